@@ -1,0 +1,98 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Addresses of the link between host and guest. Each link has a network
+// namespace of its own, so that all can have the same.
+const (
+	HostAddress  = "10.7.0.1"
+	GuestAddress = "10.7.0.2"
+	prefix       = "/24"
+	tapName      = "tap0"
+	linkMTU      = 1500 // bytes: a RoCE path MTU of 1024
+)
+
+// Network is a network namespace with a tap device, which is the host's end
+// of a guest's link.
+type Network struct {
+	Namespace string // as "ip netns" names it
+}
+
+var networks atomic.Int32
+
+// NewNetwork makes a namespace. It needs root.
+func NewNetwork(ctx context.Context) (*Network, error) {
+	n := &Network{Namespace: fmt.Sprintf("rnic-guest-%d-%d", os.Getpid(), networks.Add(1))}
+	if _, err := run(ctx, "", "ip", "netns", "add", n.Namespace); err != nil {
+		return nil, err
+	}
+	for _, args := range []string{
+		"link set lo up",
+		"tuntap add " + tapName + " mode tap",
+		"addr add " + HostAddress + prefix + " dev " + tapName,
+		"link set " + tapName + " up",
+	} {
+		if _, err := run(ctx, "", "ip", append([]string{"-n", n.Namespace}, strings.Fields(args)...)...); err != nil {
+			n.Close()
+			return nil, err
+		}
+	}
+	return n, nil
+}
+
+// Command returns a command that runs in the namespace.
+func (n *Network) Command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.Namespace}, args...)...)
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// Dial connects from inside the namespace to a TCP port of the guest.
+func (n *Network) Dial(ctx context.Context, port string) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		// The thread belongs to the namespace from here on: never unlocked, it ends with the goroutine.
+		runtime.LockOSThread()
+		conn, err := dialHere(ctx, n.Namespace, net.JoinHostPort(GuestAddress, port))
+		done <- result{conn, err}
+	}()
+	r := <-done
+	return r.conn, r.err
+}
+
+// dialHere moves the calling thread into the namespace and connects.
+func dialHere(ctx context.Context, namespace, address string) (net.Conn, error) {
+	f, err := os.Open("/run/netns/" + namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := unix.Setns(int(f.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("entering network namespace %s: %w", namespace, err)
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp4", address)
+}
+
+// Close removes the namespace and with it the tap device.
+func (n *Network) Close() error {
+	_, err := run(context.Background(), "", "ip", "netns", "del", n.Namespace)
+	return err
+}

@@ -1,0 +1,208 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// operations returns every operation of a connected queue pair in the sizes
+// at which packets divide: nothing, one byte, a word, around the path MTU,
+// several packets with an odd rest, and more than one window of packets.
+func operations() []string {
+	var list []string
+	for _, name := range []string{"send", "send_imm", "write", "write_imm", "read"} {
+		for _, size := range []string{"0", "1", "8", "mtu-1", "mtu", "mtu+1", "3000", "70000"} {
+			list = append(list, name+":"+size)
+		}
+	}
+	return append(list, "cas", "cas_miss", "fetch_add", "cas", "fetch_add")
+}
+
+// peer is a booted guest with the test programs, and the host's programs beside it.
+type peer struct {
+	*Machine
+	network *Network
+	rawqp   string // path on the host
+}
+
+// compileRawqp builds the queue pair tester in dir.
+func compileRawqp(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, "rawqp")
+	out, err := exec.Command("gcc", "-O2", "-Wall", "-Werror", "-o", path, "rawqp/rawqp.c", "-libverbs").CombinedOutput()
+	if err != nil {
+		t.Fatalf("compiling rawqp.c: %v\n%s", err, out)
+	}
+	return path
+}
+
+// bootPeer boots one guest for the test. It skips the test where that is not possible.
+func bootPeer(t *testing.T) *peer {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots a virtual machine, which takes seconds: not with -short")
+	}
+	if err := Available(); err != nil {
+		t.Skip(err)
+	}
+	ctx, dir := t.Context(), t.TempDir()
+	p := &peer{rawqp: compileRawqp(t, dir)}
+	image, err := BuildImage(ctx, dir, p.rawqp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.network, err = NewNetwork(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.network.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if p.Machine, err = Boot(ctx, image, p.network); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Machine.Close)
+	return p
+}
+
+// pair runs a server in the guest and a client beside it, and fails the test
+// with what both said unless both found everything right.
+func pair(t *testing.T, p *peer, server string, client func(context.Context) (string, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+	defer cancel()
+	var wait sync.WaitGroup
+	var serverOut string
+	var serverErr error
+	wait.Go(func() { serverOut, serverErr = p.Run(ctx, server) })
+	clientOut, clientErr := client(ctx)
+	if clientErr != nil {
+		// A server whose client never came would wait until the timeout.
+		p.Run(ctx, "killall rawqp")
+	}
+	wait.Wait()
+	if serverErr != nil || clientErr != nil {
+		t.Fatalf("client: %v\n%s\nserver in the guest: %v\n%s\nconsole:\n%s", clientErr, clientOut, serverErr,
+			serverOut, p.Console())
+	}
+	if n := strings.Count(clientOut, ": ok\n"); n == 0 || n != strings.Count(serverOut, ": ok\n") {
+		t.Fatalf("client and server did not check the same operations:\n%s\n%s", clientOut, serverOut)
+	}
+}
+
+// TestSoftRoCELoopback shows that the guest and the tester are good, with the
+// kernel's implementation on both ends.
+func TestSoftRoCELoopback(t *testing.T) {
+	p := bootPeer(t)
+	for _, test := range []struct {
+		name, options string
+		operations    []string
+	}{
+		{"RC", "", operations()},
+		{"UD", "-t ud", []string{"send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			command := "rawqp -a " + GuestAddress + " " + test.options
+			pair(t, p, command, func(ctx context.Context) (string, error) {
+				return p.Run(ctx, command+" -f both -c 127.0.0.1 "+strings.Join(test.operations, " "))
+			})
+		})
+	}
+	for _, operation := range []string{"send:3000", "write:1"} {
+		t.Run("SpoiltByteIsFound/"+operation, func(t *testing.T) {
+			command := "rawqp -a " + GuestAddress
+			out, err := p.Run(t.Context(), fmt.Sprintf("%s & %s -x -c 127.0.0.1 %s", command, command, operation))
+			if err == nil || !strings.Contains(out, "WRONG, the other side: byte") {
+				t.Errorf("the tester did not find a wrong byte: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// buildRnic builds the binary under test.
+func buildRnic(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rnic")
+	cmd := exec.Command("go", "build", "-o", path, "rnic/cmd/rnic")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building rnic: %v\n%s", err, out)
+	}
+	return path
+}
+
+// retransmissions are rxe's counters that a lost packet moves, whichever way
+// it was going (Linux, drivers/infiniband/sw/rxe/rxe_hw_counters.c).
+var retransmissions = []string{"duplicate_request", "out_of_seq_request", "completer_retry_err"}
+
+// retransmissionCount returns the sum of the guest's counters of retransmissions.
+func retransmissionCount(t *testing.T, p *peer) int {
+	t.Helper()
+	out, err := p.Run(t.Context(), "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && cat "+
+		strings.Join(retransmissions, " "))
+	if err != nil {
+		t.Fatalf("reading the guest's counters: %v\n%s", err, out)
+	}
+	sum := 0
+	for field := range strings.FieldsSeq(out) {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatalf("counters: %q", out)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// TestKernelSoftRoCE connects one queue pair of ours to one of the kernel's,
+// without a connection manager, and has either side execute SEND, RDMA WRITE,
+// RDMA READ and both atomics (InfiniBand Architecture vol. 1, 9.4 and 9.5);
+// then again with packets dropped in each direction (9.7, reliable service).
+func TestKernelSoftRoCE(t *testing.T) {
+	p := bootPeer(t)
+	rnic := buildRnic(t)
+	for _, test := range []struct {
+		name   string
+		faults []string
+	}{
+		{name: "Clean"},
+		{"FirstPacketsLost", []string{"send:nth=1", "recv:nth=2"}},
+		{"RequestsLost", []string{"send:op=RC_RDMA_WRITE_MIDDLE,nth=20", "recv:op=RC_SEND_MIDDLE,nth=20"}},
+		{"AcknowledgementsLost", []string{"send:op=RC_ACKNOWLEDGE,nth=1", "recv:op=RC_ACKNOWLEDGE,nth=1"}},
+		{"ReadResponsesLost", []string{"send:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20",
+			"recv:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20"}},
+		{"AtomicResultsLost", []string{"send:op=RC_ATOMIC_ACKNOWLEDGE,nth=1", "recv:op=RC_ATOMIC_ACKNOWLEDGE,nth=1"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := retransmissionCount(t, p)
+			pair(t, p, "rawqp -a "+GuestAddress, func(ctx context.Context) (string, error) {
+				args := []string{rnic, "run"}
+				for _, fault := range test.faults {
+					args = append(args, "--fault", fault)
+				}
+				args = append(args, "--", p.rawqp, "-a", HostAddress, "-f", "both", "-c", GuestAddress)
+				out, err := p.network.Command(ctx, append(args, operations()...)...).CombinedOutput()
+				return string(out), err
+			})
+			if after := retransmissionCount(t, p); test.faults != nil && after == before {
+				t.Errorf("packets were to be lost, but none of the kernel's counters %v moved", retransmissions)
+			}
+		})
+	}
+	t.Run("UD", func(t *testing.T) {
+		pair(t, p, "rawqp -t ud -a "+GuestAddress, func(ctx context.Context) (string, error) {
+			out, err := p.network.Command(ctx, rnic, "run", "--", p.rawqp, "-t", "ud", "-a", HostAddress, "-f", "both",
+				"-c", GuestAddress, "send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8").CombinedOutput()
+			return string(out), err
+		})
+	})
+}
