@@ -135,5 +135,26 @@ func crcHalf(c uint32, w uint32) uint32 {
 	return crcTable[3][byte(w)] ^ crcTable[2][byte(w>>8)] ^ crcTable[1][byte(w>>16)] ^ crcTable[0][byte(w>>24)]
 }
 
-// crcBytes advances the state c, not inverted, by b.
-func crcBytes(c uint32, b []byte) uint32 { return ^crc32.Update(^c, crc32.IEEETable, b) }
+// crcBytes advances the state c, not inverted, by b, a multiple of four bytes or not. hash/crc32
+// works with vectors from 64 bytes on, and in blocks of 16; what does not fill these is done here.
+func crcBytes(c uint32, b []byte) uint32 {
+	odd := len(b)
+	if odd >= 64 {
+		odd &= 15
+	}
+	head, blocks := b[:odd], b[odd:]
+	for ; len(head) >= 8; head = head[8:] {
+		c = crcWord(c, binary.LittleEndian.Uint64(head))
+	}
+	if len(head) >= 4 {
+		c = crcHalf(c, binary.LittleEndian.Uint32(head))
+		head = head[4:]
+	}
+	for _, v := range head {
+		c = crcTable[0][byte(c)^v] ^ c>>8
+	}
+	if len(blocks) > 0 {
+		c = ^crc32.Update(^c, crc32.IEEETable, blocks)
+	}
+	return c
+}

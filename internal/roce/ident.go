@@ -1,6 +1,9 @@
 package roce
 
-import "sync/atomic"
+import (
+	"hash/crc32"
+	"sync/atomic"
+)
 
 // Recovery of the IPv4 identification from the CRC.
 //
@@ -38,23 +41,19 @@ func bytesBehindIdent(n int) int { return IPv4HeaderSize - 6 + UDPHeaderSize + n
 // newUnshift makes the table that takes the difference of two CRCs back by so many bytes and the
 // two of the identification. What is left is the state that these two bytes were added to.
 func newUnshift(bytes int) *unshift {
-	var column [32]uint32
-	for bit := range column {
-		c := uint32(1) << bit
-		for range bytes + 2 {
-			c = crcBack(c)
-		}
-		column[bit] = c
+	const one = 1 << 31 // the polynomial 1: the state's highest bit is the coefficient of x^0
+	power := uint32(one)
+	for range bytes + 2 {
+		power = crcBack(power)
 	}
 	u := new(unshift)
-	for nibble := range u {
-		for v := range u[nibble] {
-			for bit := range 4 {
-				if v>>bit&1 != 0 {
-					u[nibble][v] ^= column[4*nibble+bit]
-				}
+	for bit := 31; bit >= 0; bit-- { // the image of this bit alone is power
+		for v := range uint32(16) {
+			if v>>(bit&3)&1 != 0 {
+				u[bit/4][v] ^= power
 			}
 		}
+		power = power>>1 ^ crc32.IEEE&-(power&1) // times x
 	}
 	return u
 }
