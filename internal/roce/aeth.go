@@ -3,7 +3,7 @@ package roce
 // AETHSize is the size of an ACK extended transport header in bytes.
 const AETHSize = 4
 
-// AETH is an ACK extended transport header (9.3.5). Its methods need AETHSize bytes.
+// AETH is an ACK extended transport header (9.3). Its methods need AETHSize bytes.
 type AETH []byte
 
 // AETHFields are the fields of an AETH.
@@ -28,7 +28,7 @@ func (h AETH) Encode(f *AETHFields) {
 	putBE24(h[1:], f.MSN)
 }
 
-// Syndrome is the first byte of an AETH (9.7.5.2.1): bits 6 and 5 give the kind, bits 4 to 0 its
+// Syndrome is the first byte of an AETH (9.7.5): bits 6 and 5 give the kind, bits 4 to 0 its
 // value. Bit 7 is reserved and ignored.
 type Syndrome uint8
 
@@ -43,7 +43,7 @@ const (
 	SyndromeNAK      SyndromeKind = 3 // the value is a NAK code
 )
 
-// The syndromes of a NAK, 9.7.5.2.2 and following.
+// The syndromes of a NAK (9.7.5.2).
 const (
 	NAKSequence          Syndrome = 0x60 // PSN sequence error
 	NAKInvalidRequest    Syndrome = 0x61
@@ -67,7 +67,7 @@ func (s Syndrome) Kind() SyndromeKind { return SyndromeKind(s >> 5 & 3) }
 // Value returns the low five bits: credit code, RNR timer code or NAK code.
 func (s Syndrome) Value() uint8 { return uint8(s & 31) }
 
-// credits is the encoding of end-to-end flow control credits (9.7.7.2.2, table "end-to-end flow control credit encoding").
+// credits is the encoding of end-to-end flow control credits (9.7.7.2, table "end-to-end flow control credit encoding").
 var credits = [31]uint16{
 	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,

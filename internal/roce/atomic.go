@@ -8,7 +8,7 @@ const (
 	AtomicAckETHSize = 8
 )
 
-// AtomicETH is an atomic extended transport header (9.3.5), of COMPARE&SWAP and
+// AtomicETH is an atomic extended transport header (9.3), of COMPARE&SWAP and
 // FETCH&ADD). Its methods need AtomicETHSize bytes.
 type AtomicETH []byte
 

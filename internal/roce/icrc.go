@@ -5,7 +5,7 @@ import (
 	"hash/crc32"
 )
 
-// The invariant CRC of RoCEv2 (annex A17.3.3): CRC-32 of IEEE 802.3 over eight bytes FF in place
+// The invariant CRC of RoCEv2 (annex A17): CRC-32 of IEEE 802.3 over eight bytes FF in place
 // of the local route header, the IP and UDP headers, and the packet from the BTH to the pad, with
 // every field that a router may change replaced by ones: IPv4 type of service, time to live and
 // header checksum; IPv6 traffic class, flow label and hop limit; UDP checksum; byte 4 of the BTH.

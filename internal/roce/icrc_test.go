@@ -25,7 +25,7 @@ func testPacket(rng *rand.Rand, n int) []byte {
 	return pkt
 }
 
-// slowICRC is the definition of annex A17.3.3 word for word: masked headers in one buffer.
+// slowICRC is the definition of annex A17 word for word: masked headers in one buffer.
 func slowICRC(p *Path, ident uint16, pkt []byte) uint32 {
 	buf := AppendHeaders(bytes.Repeat([]byte{0xff}, 8), p, ident, len(pkt))
 	ip := buf[8:]
@@ -61,7 +61,7 @@ func TestICRCMatchesDefinition(t *testing.T) {
 }
 
 // TestICRCMasks checks which fields a router may change: the ICRC stays right when these change,
-// and only then (annex A17.3.3).
+// and only then (annex A17).
 func TestICRCMasks(t *testing.T) {
 	for _, base := range []Path{path4, path6} {
 		pkt := testPacket(rand.New(rand.NewPCG(3, 4)), 64)

@@ -5,7 +5,7 @@ import "encoding/binary"
 // IETHSize is the size of the invalidate extended transport header in bytes.
 const IETHSize = 4
 
-// IETH is the invalidate extended transport header (9.3.7): which key SEND WITH INVALIDATE
+// IETH is the invalidate extended transport header (9.3): which key SEND WITH INVALIDATE
 // invalidates at the receiver. Its methods need IETHSize bytes.
 type IETH []byte
 

@@ -5,7 +5,7 @@ import "encoding/binary"
 // ImmDtSize is the size of the immediate data header in bytes.
 const ImmDtSize = 4
 
-// ImmDt is the immediate data header (9.3.6). Its methods need ImmDtSize bytes.
+// ImmDt is the immediate data header (9.3). Its methods need ImmDtSize bytes.
 type ImmDt []byte
 
 // ImmDtFields are the fields of an ImmDt.

@@ -174,7 +174,7 @@ func ParseOpcode(name string) (op Opcode, ok bool) {
 	return 0, false
 }
 
-// cnpReserved is the size of the reserved bytes behind the BTH of a CNP (annex A17.9.3), which
+// cnpReserved is the size of the reserved bytes behind the BTH of a CNP (annex A17.9), which
 // count as header here: they carry nothing.
 const cnpReserved = 16
 

@@ -1,6 +1,6 @@
 package roce
 
-// PSN is a packet sequence number: 24 bits, counting modulo 2^24 (9.7.2). The upper eight bits
+// PSN is a packet sequence number: 24 bits, counting modulo 2^24 (9.7). The upper eight bits
 // of a PSN made by this package are zero.
 type PSN uint32
 

@@ -5,7 +5,7 @@ import "encoding/binary"
 // RETHSize is the size of an RDMA extended transport header in bytes.
 const RETHSize = 16
 
-// RETH is an RDMA extended transport header (9.3.3): which remote memory a WRITE or READ means.
+// RETH is an RDMA extended transport header (9.3): which remote memory a WRITE or READ means.
 // Its methods need RETHSize bytes.
 type RETH []byte
 

@@ -13,7 +13,7 @@ var rnrTimerMicros = [32]uint32{
 func RNRTimerNanos(code uint8) int64 { return int64(rnrTimerMicros[code&31]) * 1000 }
 
 // TimeoutNanos returns the local ACK timeout of a code: 4.096 us * 2^code, and 0, which is no
-// timeout, for code 0 (9.9.2.1.1). Only the five low bits of code count.
+// timeout, for code 0 (9.7.6.1.3). Only the five low bits of code count.
 func TimeoutNanos(code uint8) int64 {
 	code &= 31
 	if code == 0 {
