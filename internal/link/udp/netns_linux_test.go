@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,9 +42,22 @@ func ownNetwork(t testing.TB) {
 	}
 	addr, _ := netlink.ParseAddr(b6.String() + "/128")
 	addr.Flags = unix.IFA_F_NODAD
-	if err := netlink.AddrAdd(lo, addr); err != nil && os.Getenv("RNIC_TEST_NO_IPV6") == "" {
+	if err := netlink.AddrAdd(lo, addr); err != nil {
 		t.Fatalf("add %v to lo: %v", addr, err)
 	}
+	waitLocal(t, b6)
+}
+
+// waitLocal waits until the kernel has made addr, added a moment ago, an
+// address of this machine: IPv6 does so in the background.
+func waitLocal(t testing.TB, addr netip.Addr) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
+		if r, err := netlink.RouteGet(addr.AsSlice()); err == nil && len(r) > 0 && r[0].Type == unix.RTN_LOCAL {
+			return
+		}
+	}
+	t.Fatalf("%v does not become an address of this machine", addr)
 }
 
 // ownLoopback returns two loopback addresses that no other process will

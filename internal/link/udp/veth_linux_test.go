@@ -51,8 +51,10 @@ func vethPair(t *testing.T, mtu int) *veths {
 	v.enterPeer(t)
 	up(t, "peer", v.b4, v.b6)
 	waitUp(t, "peer")
+	waitLocal(t, v.b6)
 	v.enter(t, v.near)
 	waitUp(t, v.name)
+	waitLocal(t, v.a6)
 	return v
 }
 
