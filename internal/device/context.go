@@ -1,0 +1,357 @@
+package device
+
+import (
+	"sync"
+
+	"rnic/internal/engine"
+	"rnic/internal/hostmem"
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+)
+
+// Sink takes the events of one context. It is called with the NIC held: it must not block, nor
+// call the device.
+type Sink interface {
+	Completion(cq *CQ)
+	Async(e AsyncEvent)
+}
+
+// AsyncEvent is an asynchronous event: of the QP if set, else of the CQ if set, else of the port.
+type AsyncEvent struct {
+	Type nic.EventType
+	CQ   *CQ
+	QP   *QP
+	Port uint8
+}
+
+// Context is one program's open device: the owner of what the program creates.
+type Context struct {
+	dev  *Device
+	sink Sink
+
+	mu      sync.Mutex // taken before the unit
+	closed  bool
+	pds     map[*PD]struct{}
+	mrs     map[*MR]struct{}
+	cqs     map[*CQ]struct{}
+	ahs     map[*AH]struct{}
+	qps     map[*QP]struct{}
+	sources []engine.Doorbells
+
+	byHandle map[uint32]*QP // guarded by the unit
+}
+
+// Open opens the device for one program.
+func (d *Device) Open(sink Sink) *Context {
+	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, byHandle: map[uint32]*QP{}}
+	d.mu.Lock()
+	d.contexts[c] = struct{}{}
+	d.mu.Unlock()
+	return c
+}
+
+// Device is the device that c is open on.
+func (c *Context) Device() *Device { return c.dev }
+
+var errClosed = &nic.Error{Op: "use context", Reason: "the context is closed", Errno: nic.EINVAL}
+
+// do runs a command with the context and the NIC held.
+func (c *Context) do(f func(core *nic.NIC, now int64) error) (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errClosed
+	}
+	c.dev.unit.Do(func(core *nic.NIC, now int64) { err = f(core, now) })
+	return err
+}
+
+// AddDoorbells makes the NIC poll a log of doorbells; its handles are QPInit.Handle.
+func (c *Context) AddDoorbells(d engine.Doorbells) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sources = append(c.sources, d)
+	unit := c.dev.unit
+	unit.AddDoorbells(d, func(handle uint32) {
+		if q := c.byHandle[handle]; q != nil {
+			unit.Core().Doorbell(engine.Now(), q.core)
+		}
+	})
+}
+
+// Drain executes what the program rang before this call, so that a command does not overtake it.
+func (c *Context) Drain() { c.dev.unit.Drain() }
+
+// Close destroys everything that the program owns.
+func (c *Context) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for _, s := range c.sources {
+		c.dev.unit.RemoveDoorbells(s)
+	}
+	c.dev.unit.Do(func(core *nic.NIC, now int64) {
+		for q := range c.qps {
+			_ = q.core.Destroy()
+			q.core.Owner = nil
+		}
+		for a := range c.ahs {
+			_ = a.core.Destroy()
+		}
+		for m := range c.mrs {
+			_ = m.core.Dereg()
+		}
+		for q := range c.cqs {
+			_ = q.core.Destroy()
+			q.core.Owner = nil
+		}
+		for p := range c.pds {
+			_ = p.core.Dealloc()
+		}
+		clear(c.byHandle)
+	})
+	clear(c.qps)
+	clear(c.ahs)
+	clear(c.mrs)
+	clear(c.cqs)
+	clear(c.pds)
+	c.dev.mu.Lock()
+	delete(c.dev.contexts, c)
+	c.dev.mu.Unlock()
+}
+
+// Objects tells how many objects of each kind the context owns.
+type Objects struct{ PDs, MRs, CQs, AHs, QPs int }
+
+// Objects counts what the context owns.
+func (c *Context) Objects() Objects {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps)}
+}
+
+// PD is a protection domain.
+type PD struct {
+	ctx    *Context
+	core   *nic.PD
+	Cookie any
+}
+
+// AllocPD allocates a protection domain.
+func (c *Context) AllocPD() (*PD, error) {
+	p := &PD{ctx: c}
+	err := c.do(func(core *nic.NIC, _ int64) (err error) {
+		if p.core, err = core.AllocPD(); err == nil {
+			c.pds[p] = struct{}{}
+		}
+		return err
+	})
+	return orNil(p, err)
+}
+
+// Dealloc frees it; EBUSY while something is in it.
+func (p *PD) Dealloc() error {
+	return p.ctx.do(func(*nic.NIC, int64) error {
+		err := p.core.Dealloc()
+		if err == nil {
+			delete(p.ctx.pds, p)
+		}
+		return err
+	})
+}
+
+// MR is a memory region.
+type MR struct {
+	ctx    *Context
+	core   *nic.MR
+	Cookie any
+}
+
+// RegMR registers length bytes of space at start; work requests and peers name them by iova.
+func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access nic.Access) (*MR, error) {
+	m := &MR{ctx: c}
+	err := c.do(func(core *nic.NIC, _ int64) (err error) {
+		if m.core, err = core.RegMR(pd.core, space, start, length, iova, access); err == nil {
+			m.core.Owner = m
+			c.mrs[m] = struct{}{}
+		}
+		return err
+	})
+	return orNil(m, err)
+}
+
+// LKey and RKey are the region's keys.
+func (m *MR) LKey() uint32 { return m.core.LKey() }
+func (m *MR) RKey() uint32 { return m.core.RKey() }
+
+// Dereg ends the region: its keys are refused from now on.
+func (m *MR) Dereg() error {
+	return m.ctx.do(func(*nic.NIC, int64) error {
+		err := m.core.Dereg()
+		if err == nil {
+			delete(m.ctx.mrs, m)
+		}
+		return err
+	})
+}
+
+// CQInit is what a completion queue is created with.
+type CQInit struct {
+	Ring   *ring.Queue // the NIC's view; the NIC is the producer
+	Cookie any
+}
+
+// CQ is a completion queue.
+type CQ struct {
+	ctx    *Context
+	core   *nic.CQ
+	Cookie any
+}
+
+// CreateCQ creates a completion queue.
+func (c *Context) CreateCQ(i CQInit) (*CQ, error) {
+	q := &CQ{ctx: c, Cookie: i.Cookie}
+	err := c.do(func(core *nic.NIC, _ int64) (err error) {
+		if q.core, err = core.CreateCQ(i.Ring); err == nil {
+			q.core.Owner = q
+			c.cqs[q] = struct{}{}
+		}
+		return err
+	})
+	return orNil(q, err)
+}
+
+// Arm asks for one event at the next completion, or the next solicited or failed one.
+func (q *CQ) Arm(solicitedOnly bool) error {
+	return q.ctx.do(func(*nic.NIC, int64) error {
+		q.core.Arm(solicitedOnly)
+		return nil
+	})
+}
+
+// Destroy destroys it; EBUSY while a queue pair uses it. No event of it comes afterwards.
+func (q *CQ) Destroy() error {
+	return q.ctx.do(func(*nic.NIC, int64) error {
+		err := q.core.Destroy()
+		if err == nil {
+			q.core.Owner = nil
+			delete(q.ctx.cqs, q)
+		}
+		return err
+	})
+}
+
+// AH is an address handle.
+type AH struct {
+	ctx    *Context
+	core   *nic.AH
+	Cookie any
+}
+
+// CreateAH creates an address handle.
+func (c *Context) CreateAH(pd *PD, attr nic.AHAttr) (*AH, error) {
+	a := &AH{ctx: c}
+	err := c.do(func(core *nic.NIC, _ int64) (err error) {
+		if a.core, err = core.CreateAH(pd.core, attr); err == nil {
+			c.ahs[a] = struct{}{}
+		}
+		return err
+	})
+	return orNil(a, err)
+}
+
+// Num is its number in work requests.
+func (a *AH) Num() uint32 { return a.core.Num() }
+
+// Destroy destroys it.
+func (a *AH) Destroy() error {
+	return a.ctx.do(func(*nic.NIC, int64) error {
+		err := a.core.Destroy()
+		if err == nil {
+			delete(a.ctx.ahs, a)
+		}
+		return err
+	})
+}
+
+// QPInit is what a queue pair is created with.
+type QPInit struct {
+	Type           nic.QPType
+	PD             *PD
+	SendCQ, RecvCQ *CQ
+	SQ, RQ         *ring.Queue // the NIC's views; the NIC is the consumer
+	Cap            nic.Cap
+	SigAll         bool
+	Handle         uint32 // in the context's doorbell log; 0: none
+	Cookie         any
+}
+
+// QP is a queue pair.
+type QP struct {
+	ctx    *Context
+	core   *nic.QP
+	handle uint32
+	Cookie any
+}
+
+// CreateQP creates a queue pair.
+func (c *Context) CreateQP(i QPInit) (*QP, error) {
+	q := &QP{ctx: c, handle: i.Handle, Cookie: i.Cookie}
+	err := c.do(func(core *nic.NIC, _ int64) (err error) {
+		q.core, err = core.CreateQP(nic.QPInit{Type: i.Type, PD: i.PD.core, SendCQ: i.SendCQ.core, RecvCQ: i.RecvCQ.core,
+			SQ: i.SQ, RQ: i.RQ, Cap: i.Cap, SigAll: i.SigAll})
+		if err == nil {
+			q.core.Owner = q
+			c.qps[q] = struct{}{}
+			if i.Handle != 0 {
+				c.byHandle[i.Handle] = q
+			}
+		}
+		return err
+	})
+	return orNil(q, err)
+}
+
+// Num is the queue pair number.
+func (q *QP) Num() uint32 { return q.core.Num() }
+
+// Modify changes attributes and state.
+func (q *QP) Modify(a *nic.Attr, mask nic.AttrMask) error {
+	return q.ctx.do(func(core *nic.NIC, now int64) error { return core.Modify(now, q.core, a, mask) })
+}
+
+// Query returns attributes, and what the queue pair was created with.
+func (q *QP) Query() (a nic.Attr, i nic.InitInfo, err error) {
+	err = q.ctx.do(func(*nic.NIC, int64) error {
+		a, i = q.core.Query()
+		return nil
+	})
+	return a, i, err
+}
+
+// Doorbell tells the NIC that the send queue has new work requests: for programs of this process.
+func (q *QP) Doorbell() { q.ctx.dev.unit.Ring(q.core) }
+
+// Destroy destroys it. No event of it comes afterwards.
+func (q *QP) Destroy() error {
+	return q.ctx.do(func(*nic.NIC, int64) error {
+		err := q.core.Destroy()
+		if err == nil {
+			q.core.Owner = nil
+			delete(q.ctx.byHandle, q.handle)
+			delete(q.ctx.qps, q)
+		}
+		return err
+	})
+}
+
+func orNil[T any](p *T, err error) (*T, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}

@@ -1,0 +1,175 @@
+// Package device is the device service: one NIC with its links and address table, the programs that have it
+// open, who owns what, events, and cleanup. Every front end (the kernel's user ABI, the Go package
+// verbs) calls this package and nothing below it. It is safe for concurrent use.
+//
+// Errors of commands wrap a nic.Errno (errors.As), the number that the kernel's ABI answers.
+package device
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"rnic/internal/engine"
+	"rnic/internal/fault"
+	"rnic/internal/link"
+	"rnic/internal/nic"
+	"rnic/internal/roce"
+)
+
+// Config is what a device is made with. The zero value takes every address of the machine.
+type Config struct {
+	Name      string       // for messages and captures. Default "rnic0"
+	Interface string       // use this interface's addresses only
+	Addrs     []netip.Addr // use these addresses only
+	MTU       int          // path MTU in bytes, 256..4096. Default: what the interfaces carry
+	Seed      uint64       // of keys and queue pair numbers; 0: from the system
+	Local     bool         // no sockets: only queue pairs of this NIC reach each other
+
+	SendFault, RecvFault *fault.Spec // faults planted into what is sent, and received
+	Capture              string      // write every packet to this pcapng file
+	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
+
+	Limits nic.Limits
+	Policy nic.Policy
+	Waking engine.Waking
+}
+
+// GIDEntry is one entry of the GID table: always RoCE v2.
+type GIDEntry struct {
+	Index   int
+	GID     roce.GID
+	IfIndex int
+	IfName  string
+}
+
+// Device is one NIC.
+type Device struct {
+	cfg   Config
+	unit  *engine.Unit
+	port  port // links and addresses
+	guid  [8]byte
+	gids  []GIDEntry
+	mtu   int
+	limit nic.Limits
+
+	mu       sync.Mutex
+	contexts map[*Context]struct{}
+	closed   bool
+}
+
+// New makes a NIC: its links, its processing unit, its address table.
+func New(cfg Config) (*Device, error) {
+	if cfg.Name == "" {
+		cfg.Name = "rnic0"
+	}
+	d := &Device{cfg: cfg, contexts: map[*Context]struct{}{}}
+	if err := d.port.open(&d.cfg); err != nil {
+		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
+	}
+	d.gids, d.guid, d.mtu = d.port.gids, d.port.guid, d.port.mtu
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), Policy: cfg.Policy})
+	d.limit = core.Limits()
+	for _, g := range d.gids {
+		core.SetGID(g.Index, g.GID)
+	}
+	u, err := engine.New(engine.Config{Core: core, Net: d.port.net, Loop: d.port.loop, Events: d.dispatch, Waking: cfg.Waking})
+	if err != nil {
+		d.port.close()
+		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
+	}
+	d.unit = u
+	return d, nil
+}
+
+// Close closes every context and the links.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	var open []*Context
+	for c := range d.contexts {
+		open = append(open, c)
+	}
+	d.mu.Unlock()
+	for _, c := range open {
+		c.Close()
+	}
+	d.unit.Close()
+	return d.port.close()
+}
+
+// Name is the device's name.
+func (d *Device) Name() string { return d.cfg.Name }
+
+// Limits are the device's.
+func (d *Device) Limits() nic.Limits { return d.limit }
+
+// GIDs are the entries of the GID table that hold something, by index.
+func (d *Device) GIDs() []GIDEntry { return d.gids }
+
+// NodeGUID is stable across restarts, and never zero.
+func (d *Device) NodeGUID() [8]byte { return d.guid }
+
+// MTU is the active path MTU in bytes.
+func (d *Device) MTU() int { return d.mtu }
+
+// SocketBuffer is the size of the receive socket in bytes; 0 without one.
+func (d *Device) SocketBuffer() int { return d.port.buffer() }
+
+// Stats are the NIC's counters.
+func (d *Device) Stats() (s nic.Stats) {
+	d.unit.Lock()
+	s = *d.unit.Core().Stats()
+	d.unit.Unlock()
+	return s
+}
+
+// LinkStats are the counters of the network link and of the loop.
+func (d *Device) LinkStats() (net, loop link.Stats) {
+	d.unit.Lock()
+	defer d.unit.Unlock()
+	if d.port.net != nil {
+		net = d.port.net.Stats()
+	}
+	return net, d.port.loop.Stats()
+}
+
+// Progress lets the calling goroutine drive the NIC for a moment; see engine.Unit.Progress.
+func (d *Device) Progress() bool { return d.unit.Progress() }
+
+// StopPolling says that the calling goroutine goes to sleep and does not drive the NIC any more.
+func (d *Device) StopPolling() { d.unit.StopPolling() }
+
+// dispatch hands the NIC's events to their owners. The unit is held.
+func (d *Device) dispatch(events []nic.Event) {
+	for _, e := range events {
+		var ctx *Context
+		a := AsyncEvent{Type: e.Type}
+		if e.CQ != nil {
+			a.CQ, _ = e.CQ.Owner.(*CQ)
+		}
+		if e.QP != nil {
+			a.QP, _ = e.QP.Owner.(*QP)
+		}
+		switch {
+		case a.QP != nil:
+			ctx = a.QP.ctx
+		case a.CQ != nil:
+			ctx = a.CQ.ctx
+		default:
+			continue
+		}
+		if ctx.sink == nil {
+			continue
+		}
+		if e.Type == nic.EventCompletion {
+			ctx.sink.Completion(a.CQ)
+		} else {
+			ctx.sink.Async(a)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package engine
+
+import (
+	"rnic/internal/link"
+	"rnic/internal/nic"
+)
+
+// sendBatches bounds the batches sent in one step, so that receiving gets its turn.
+const sendBatches = 4
+
+// step is one round over everything that may give work, with the unit held. It tells whether
+// there was any.
+func (u *Unit) step() bool {
+	u.counters.Steps.Add(1)
+	now := Now()
+	worked := u.doorbells(now)
+	if u.net != nil {
+		u.net.SetNow(now)
+		worked = u.receive(u.net, now) || worked
+	}
+	if u.loop != nil {
+		u.loop.SetNow(now)
+		worked = u.receive(u.loop, now) || worked // packets that a fault injector held back
+	}
+	if t := u.core.NextTimer(); t != 0 && t <= now {
+		u.core.Expire(now)
+		worked = true
+	}
+	worked = u.transmit(now) || worked
+	u.dispatch()
+	return worked
+}
+
+// doorbells hands every doorbell since the last step to the core.
+func (u *Unit) doorbells(now int64) bool {
+	worked := false
+	for _, s := range u.sources {
+		worked = s.d.Drain(s.ring) > 0 || worked
+	}
+	if u.rings.n.Load() == 0 {
+		return worked
+	}
+	u.rings.mu.Lock()
+	u.rung, u.rings.q = u.rings.q, u.rung[:0]
+	u.rings.n.Store(0)
+	u.rings.mu.Unlock()
+	for i, q := range u.rung {
+		u.core.Doorbell(now, q)
+		u.rung[i] = nil
+	}
+	return true
+}
+
+// receive hands one batch of packets to the core and performs the transfers it asks for.
+func (u *Unit) receive(l link.Link, now int64) bool {
+	n, err := l.Recv(u.in)
+	if n == 0 || err != nil {
+		return false
+	}
+	u.rx = u.rx[:0]
+	for i := range n {
+		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data})
+	}
+	u.core.Receive(now, u.rx)
+	u.core.Memory().Scatter()
+	u.core.MemoryDone(now)
+	return true
+}
+
+// transmit sends what the core has to send.
+func (u *Unit) transmit(now int64) bool {
+	if !u.flushPending() {
+		return false
+	}
+	worked := false
+	for range sendBatches {
+		if u.core.Idle() {
+			break
+		}
+		u.tx.Reset()
+		more := u.core.Transmit(now, u.tx)
+		if len(u.tx.Packets) > 0 {
+			worked = true
+			u.tx.Gather.Gather()
+			u.core.GatherDone(now, u.tx)
+			u.sort()
+			u.sendLoop(now)
+			if !u.sendNet() {
+				break
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	return worked
+}
+
+// sort splits the batch into packets for the network and packets of this NIC.
+func (u *Unit) sort() {
+	u.out, u.back = u.out[:0], u.back[:0]
+	for i := range u.tx.Packets {
+		p := &u.tx.Packets[i]
+		switch {
+		case p.Dead:
+		case p.Local:
+			u.back = append(u.back, link.Packet{Path: *p.Path, Data: p.Data})
+		case u.net != nil:
+			u.out = append(u.out, link.Packet{Path: *p.Path, Data: p.Data})
+		}
+	}
+}
+
+// sendLoop sends the packets between queue pairs of this NIC and receives them at once, while the
+// arena that they lie in is untouched.
+func (u *Unit) sendLoop(now int64) {
+	if len(u.back) == 0 || u.loop == nil {
+		return
+	}
+	// The loop has no limit: what it does not take is lost like any packet.
+	_, _ = u.loop.Send(u.back)
+	for u.receive(u.loop, now) {
+	}
+}
+
+// sendNet sends the packets for the network; false: the link is full, and the rest waits in pending,
+// in the arena, which is not used before they are gone.
+func (u *Unit) sendNet() bool {
+	if len(u.out) == 0 {
+		return true
+	}
+	n, err := u.net.Send(u.out)
+	if err != nil {
+		return true // lost; the transport finds out
+	}
+	u.pending = u.out[n:]
+	return len(u.pending) == 0
+}
+
+func (u *Unit) flushPending() bool {
+	if len(u.pending) == 0 {
+		return true
+	}
+	n, err := u.net.Send(u.pending)
+	if err != nil {
+		n = len(u.pending)
+	}
+	u.pending = u.pending[n:]
+	return len(u.pending) == 0
+}
+
+// dispatch hands the core's events up.
+func (u *Unit) dispatch() {
+	if e := u.core.Events(); len(e) > 0 && u.events != nil {
+		u.events(e)
+	}
+}

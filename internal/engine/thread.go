@@ -1,0 +1,110 @@
+package engine
+
+import "runtime"
+
+// Waiting of the unit's thread, in nanoseconds.
+const (
+	yieldToWaiters = 200_000   // at most this long the thread waits for a goroutine that wants the unit
+	callerIdle     = 100_000   // a caller that has not polled for so long has stopped
+	callerNap      = 200_000   // how often the thread looks while a caller drives the unit
+	callerNapMax   = 2_000_000 // and at most
+	longestSleep   = 1_000_000_000
+	pendingSleep   = 50_000 // a full link is tried again after this
+)
+
+// run is the unit's thread.
+func (u *Unit) run() {
+	runtime.LockOSThread() // never unlocked: the thread ends with its changed scheduling
+	defer close(u.done)
+	setUpThread()
+	restore := faultsPanic()
+	defer restore()
+	nap := int64(callerNap)
+	idleSince := int64(0)
+	for !u.closed.Load() {
+		if now := Now(); now-u.lastCall.Load() < callerIdle+nap {
+			u.waiter.nap(nap)
+			nap = min(2*nap, callerNapMax)
+			idleSince = 0
+			continue
+		}
+		nap = callerNap
+		u.giveWay()
+		u.mu.Lock()
+		worked := u.step()
+		u.mu.Unlock()
+		if worked {
+			idleSince = 0
+			continue
+		}
+		now := Now()
+		if idleSince == 0 {
+			idleSince = now
+		}
+		if u.maySpin(now, now-idleSince) {
+			continue
+		}
+		u.sleep()
+		idleSince = 0
+	}
+}
+
+// giveWay lets goroutines that wait for the unit have it: the thread would take it again at once.
+func (u *Unit) giveWay() {
+	if u.want.Load() == 0 {
+		return
+	}
+	for until := Now() + yieldToWaiters; u.want.Load() != 0 && Now() < until; {
+		yieldThread()
+	}
+}
+
+// maySpin tells whether the thread should go on looking after so many idle nanoseconds.
+func (u *Unit) maySpin(now, idle int64) bool {
+	if u.waking.Always {
+		return true
+	}
+	return idle < u.waking.SpinNanos && u.cores.free(now)
+}
+
+// sleep waits for a doorbell, a packet, a timer or a command. Everything is looked at once more
+// after the unit has said that it sleeps, so that nothing is missed between.
+func (u *Unit) sleep() {
+	u.mu.Lock()
+	u.waiter.arm(u.sources)
+	u.sleeping.Store(true)
+	if u.step() {
+		u.sleeping.Store(false)
+		u.mu.Unlock()
+		return
+	}
+	timeout := u.timeout()
+	u.mu.Unlock()
+	u.counters.Sleeps.Add(1)
+	if timeout > 0 {
+		u.waiter.wait(timeout)
+	}
+	u.sleeping.Store(false)
+}
+
+// timeout is how long the unit may sleep. The unit is held.
+func (u *Unit) timeout() int64 {
+	now := Now()
+	timeout := int64(longestSleep)
+	earliest := func(t int64) {
+		if t != 0 {
+			timeout = min(timeout, t-now)
+		}
+	}
+	earliest(u.core.NextTimer())
+	if u.net != nil {
+		earliest(u.net.NextDelayed())
+	}
+	if u.loop != nil {
+		earliest(u.loop.NextDelayed())
+	}
+	if len(u.pending) > 0 {
+		timeout = min(timeout, pendingSleep)
+	}
+	return timeout
+}

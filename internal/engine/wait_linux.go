@@ -1,0 +1,199 @@
+package engine
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"rnic/internal/link"
+)
+
+// waiter is what the unit's thread sleeps on: one epoll of the link's sockets, the inotify
+// descriptor of the doorbells and an eventfd for commands; and, while a caller drives the unit, the eventfd alone.
+type waiter struct {
+	all     int // epoll of everything
+	quiet   int // epoll of the eventfd
+	event   int
+	inotify int
+	armed   map[Doorbells]bool // watched now; guarded by the unit
+	buf     []byte
+	ev      [8]unix.EpollEvent // what happened does not matter: everything is looked at
+}
+
+func newWaiter(net link.Link) (w *waiter, err error) {
+	w = &waiter{all: -1, quiet: -1, event: -1, inotify: -1, armed: map[Doorbells]bool{}, buf: make([]byte, 64<<10)}
+	defer func() {
+		if err != nil {
+			w.close()
+			err = fmt.Errorf("engine: preparing to wait for events: %w", err)
+		}
+	}()
+	if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, err
+	}
+	if w.inotify, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
+		return nil, err
+	}
+	if w.all, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, err
+	}
+	if w.quiet, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, err
+	}
+	fds := []int{w.event, w.inotify}
+	if net != nil {
+		fds = append(fds, net.FDs()...)
+	}
+	for _, fd := range fds {
+		if err = add(w.all, fd); err != nil {
+			return nil, err
+		}
+	}
+	return w, add(w.quiet, w.event)
+}
+
+func add(epoll, fd int) error {
+	return unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+}
+
+func (w *waiter) close() {
+	for _, fd := range []int{w.all, w.quiet, w.event, w.inotify} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// watch adds a source at once, whether the unit sleeps or not.
+func (w *waiter) watch(d Doorbells) { w.armed[d] = d.Arm(w.inotify) == nil }
+
+func (w *waiter) unwatch(d Doorbells) {
+	if w.armed[d] {
+		d.Disarm(w.inotify)
+	}
+	delete(w.armed, d)
+}
+
+// arm watches every source. Watches stay: a doorbell while the unit is awake merges with the event
+// that is queued already, and is cheaper than taking the watch away and setting it again.
+func (w *waiter) arm(sources []*source) {
+	for _, s := range sources {
+		if !w.armed[s.d] {
+			w.watch(s.d)
+		}
+	}
+	if len(w.armed) > 0 {
+		w.read(w.inotify)
+	}
+}
+
+// read empties a descriptor.
+func (w *waiter) read(fd int) {
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&w.buf[0])), uintptr(len(w.buf)))
+		if e == unix.EINTR {
+			continue
+		}
+		if e != 0 || int(n) < len(w.buf)/2 {
+			return
+		}
+	}
+}
+
+// wait sleeps until something happens, for at most timeout nanoseconds.
+func (w *waiter) wait(timeout int64) { w.waitOn(w.all, timeout) }
+
+// nap sleeps until wake, for at most timeout nanoseconds.
+func (w *waiter) nap(timeout int64) { w.waitOn(w.quiet, timeout) }
+
+func (w *waiter) waitOn(epoll int, timeout int64) {
+	ts := unix.NsecToTimespec(timeout)
+	_, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&w.ev[0])), uintptr(len(w.ev)),
+		uintptr(unsafe.Pointer(&ts)), 0, 0)
+	if e == unix.ENOSYS { // before Linux 5.11
+		_, _ = unix.EpollWait(epoll, w.ev[:], int(max(1, timeout/1_000_000)))
+	}
+	w.read(w.event)
+}
+
+// wake ends a wait or nap.
+func (w *waiter) wake() {
+	one := [8]byte{1}
+	unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one[0])), 8)
+}
+
+// faultsPanic makes a memory fault of this goroutine a panic that can be caught, and returns what
+// undoes it. A program may truncate a file that the NIC has mapped.
+func faultsPanic() func() {
+	if debug.SetPanicOnFault(true) {
+		return func() {}
+	}
+	return func() { debug.SetPanicOnFault(false) }
+}
+
+func yieldThread() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
+
+// schedAttr is struct sched_attr (linux/sched/types.h), first version.
+type schedAttr struct {
+	size, policy              uint32
+	flags                     uint64
+	nice                      int32
+	priority                  uint32
+	runtime, deadline, period uint64
+}
+
+// setUpThread gives the unit's thread what lets it preempt programs that spin: the shortest slice
+// (no privilege needed, Linux 6.12), and a better nice value where that is allowed.
+func setUpThread() {
+	for _, nice := range []int32{-15, 0} {
+		a := schedAttr{policy: 0, nice: nice, runtime: 100_000}
+		a.size = uint32(unsafe.Sizeof(a))
+		if _, _, e := unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&a)), 0); e == 0 {
+			return
+		}
+	}
+}
+
+// coreWatch knows whether a core is free for spinning: how many threads are runnable, looked at
+// every few milliseconds.
+type coreWatch struct {
+	cpus int
+	next int64
+	last bool
+}
+
+const coreLook = 4_000_000 // nanoseconds between looks
+
+func (c *coreWatch) free(now int64) bool {
+	if now < c.next {
+		return c.last
+	}
+	c.next = now + coreLook
+	if c.cpus == 0 {
+		c.cpus = runtime.NumCPU()
+	}
+	n, err := runnable()
+	c.last = err == nil && n <= c.cpus
+	return c.last
+}
+
+// runnable is the number of threads that run or wait for a core, the caller included: the fourth
+// field of /proc/loadavg.
+func runnable() (int, error) {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	f := strings.Fields(string(b))
+	if len(f) < 4 {
+		return 0, fmt.Errorf("/proc/loadavg: %q", b)
+	}
+	n, _, _ := strings.Cut(f[3], "/")
+	return strconv.Atoi(n)
+}

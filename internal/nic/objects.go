@@ -1,0 +1,112 @@
+package nic
+
+import (
+	"rnic/internal/hostmem"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// PD is a protection domain.
+type PD struct {
+	nic  *NIC
+	refs int // memory regions, queue pairs and address handles in it
+	dead bool
+}
+
+// MR is a memory region. A key is 24 random index bits and 8 bits of the consumer's (see the key
+// rules of InfiniBand vol. 1, 10.6.3.3).
+type MR struct {
+	nic    *NIC
+	pd     *PD
+	space  hostmem.Space
+	start  uint64 // address in the program
+	length uint64
+	iova   uint64 // address in work requests
+	access Access
+	key    uint32
+	dead   bool
+	Owner  any // the device service's
+}
+
+// LKey and RKey are the region's keys; they are equal.
+func (m *MR) LKey() uint32 { return m.key }
+func (m *MR) RKey() uint32 { return m.key }
+
+// CQ is a completion queue.
+type CQ struct {
+	nic     *NIC
+	ring    *ring.Queue
+	refs    int
+	armed   armState
+	overrun bool // overflowed: takes no completion any more
+	dead    bool // destroyed
+	users   []*QP
+	Owner   any  // the device service's: where its events go
+}
+
+type armState uint8
+
+const (
+	disarmed armState = iota
+	armedSolicited
+	armedAny
+)
+
+// AH is an address handle.
+type AH struct {
+	nic   *NIC
+	pd    *PD
+	num   uint32 // what the provider puts in a work request; never 0
+	attr  AHAttr
+	path  roce.Path
+	local bool
+	dead  bool
+}
+
+// Num is the address handle's number in work requests.
+func (a *AH) Num() uint32 { return a.num }
+
+// QPInit is what a queue pair is created with. SQ and RQ are the queues that the program shares,
+// already formatted; the NIC is SQ's and RQ's consumer.
+type QPInit struct {
+	Type           QPType
+	PD             *PD
+	SendCQ, RecvCQ *CQ
+	SQ, RQ         *ring.Queue
+	Cap            Cap
+	SigAll         bool
+}
+
+// QP is a queue pair.
+type QP struct {
+	nic            *NIC
+	num            uint32
+	typ            QPType
+	pd             *PD
+	sendCQ, recvCQ *CQ
+	sq, rq         *ring.Queue
+	cap            Cap
+	sigAll         bool
+	state          State
+	attr           Attr // as set by modify
+	mtu            uint32
+	path           roce.Path // RC: to the peer
+	local          bool      // RC: the peer is of this NIC
+	dead           bool      // destroyed
+	cqSlot         [2]int    // where sendCQ.users and recvCQ.users list it
+	Owner          any       // the device service's
+
+	req   requester
+	resp  responder
+	timer timerEntry
+	sched schedEntry
+}
+
+// Num is the queue pair number.
+func (q *QP) Num() uint32 { return q.num }
+
+// State is the queue pair's state.
+func (q *QP) State() State { return q.state }
+
+// Type is the queue pair's transport.
+func (q *QP) Type() QPType { return q.typ }

@@ -1,0 +1,146 @@
+package verbs
+
+import (
+	"fmt"
+	"sync"
+
+	"rnic/internal/device"
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+)
+
+// QPType is a queue pair's transport.
+type QPType = nic.QPType
+
+// Transports.
+const (
+	RC = nic.RC // reliable connection
+	UD = nic.UD // unreliable datagram
+)
+
+// QPConfig says how a queue pair is created. Zero fields mean the defaults in brackets.
+type QPConfig struct {
+	Type           QPType // [RC]
+	SendCQ, RecvCQ *CQ
+	MaxSend        int  // work requests of the send queue [128]
+	MaxRecv        int  // work requests of the receive queue [128]
+	MaxSendSGE     int  // [1], 32 at most
+	MaxRecvSGE     int  // [1], 32 at most
+	MaxInline      int  // bytes [0], 512 at most
+	SignalAll      bool // every send completes visibly, whatever its request says
+}
+
+// QP is a queue pair.
+type QP struct {
+	ctx    *Context
+	qp     *device.QP
+	typ    QPType
+	cap    nic.Cap
+	inline int
+
+	sendMu sync.Mutex
+	sq     *ring.Queue
+	sendW  ring.SendWQE
+
+	recvMu sync.Mutex
+	rq     *ring.Queue
+	recvW  ring.RecvWQE
+}
+
+func (c *QPConfig) caps() nic.Cap {
+	def := func(v, d int) uint32 {
+		if v == 0 {
+			v = d
+		}
+		return uint32(max(v, 0))
+	}
+	return nic.Cap{MaxSendWR: def(c.MaxSend, 128), MaxRecvWR: def(c.MaxRecv, 128), MaxSendSGE: def(c.MaxSendSGE, 1),
+		MaxRecvSGE: def(c.MaxRecvSGE, 1), MaxInline: def(c.MaxInline, 0)}
+}
+
+// CreateQP creates a queue pair in state RESET.
+func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
+	if cfg.Type == 0 {
+		cfg.Type = RC
+	}
+	if cfg.SendCQ == nil || cfg.RecvCQ == nil {
+		return nil, fmt.Errorf("create queue pair: a send and a receive completion queue are needed: %w", ErrInvalid)
+	}
+	caps := cfg.caps()
+	l := p.ctx.dev.dev.Limits()
+	if caps.MaxSendWR > l.MaxQPWR || caps.MaxRecvWR > l.MaxQPWR || caps.MaxSendSGE > l.MaxSGE ||
+		caps.MaxRecvSGE > l.MaxSGE || caps.MaxInline > l.MaxInline {
+		return nil, fmt.Errorf("create queue pair: at most %d work requests, %d entries and %d inline bytes are possible: %w",
+			l.MaxQPWR, l.MaxSGE, l.MaxInline, ErrInvalid)
+	}
+	room := max(caps.MaxSendSGE*ring.SGESize, caps.MaxInline)
+	nicSQ, sq, err := newRing(caps.MaxSendWR, ring.SendWQESize+room)
+	if err != nil {
+		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
+	}
+	nicRQ, rq, err := newRing(caps.MaxRecvWR, ring.RecvWQESize+caps.MaxRecvSGE*ring.SGESize)
+	if err != nil {
+		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
+	}
+	q := &QP{ctx: p.ctx, typ: cfg.Type, cap: caps, sq: sq, rq: rq}
+	q.qp, err = p.ctx.ctx.CreateQP(device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
+		SQ: nicSQ, RQ: nicRQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q})
+	if err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+// Num is the queue pair number.
+func (q *QP) Num() uint32 { return q.qp.Num() }
+
+// Close destroys the queue pair.
+func (q *QP) Close() error { return q.qp.Destroy() }
+
+// Attr, AttrMask and the attribute bits are those of ibv_modify_qp.
+type (
+	Attr     = nic.Attr
+	AttrMask = nic.AttrMask
+	AHAttr   = nic.AHAttr
+	State    = nic.State
+)
+
+// States of a queue pair.
+const (
+	StateReset = nic.Reset
+	StateInit  = nic.Init
+	StateRTR   = nic.RTR
+	StateRTS   = nic.RTS
+	StateError = nic.Err
+)
+
+// Attributes that Modify is to set.
+const (
+	AttrState           = nic.AttrState
+	AttrCurState        = nic.AttrCurState
+	AttrAccessFlags     = nic.AttrAccessFlags
+	AttrPKeyIndex       = nic.AttrPKeyIndex
+	AttrPort            = nic.AttrPort
+	AttrQKey            = nic.AttrQKey
+	AttrAV              = nic.AttrAV
+	AttrPathMTU         = nic.AttrPathMTU
+	AttrTimeout         = nic.AttrTimeout
+	AttrRetryCnt        = nic.AttrRetryCnt
+	AttrRNRRetry        = nic.AttrRNRRetry
+	AttrRQPSN           = nic.AttrRQPSN
+	AttrMaxRDAtomic     = nic.AttrMaxRDAtomic
+	AttrMinRNRTimer     = nic.AttrMinRNRTimer
+	AttrSQPSN           = nic.AttrSQPSN
+	AttrMaxDestRDAtomic = nic.AttrMaxDestRDAtomic
+	AttrDestQPN         = nic.AttrDestQPN
+)
+
+// Modify changes the attributes in mask, and the state (InfiniBand vol. 1, 11.2.5.2). What the
+// specification does not allow is ErrInvalid and changes nothing.
+func (q *QP) Modify(a *Attr, mask AttrMask) error { return q.qp.Modify(a, mask) }
+
+// Query returns the attributes.
+func (q *QP) Query() (Attr, error) {
+	a, _, err := q.qp.Query()
+	return a, err
+}
