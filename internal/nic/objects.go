@@ -41,7 +41,7 @@ type CQ struct {
 	overrun bool // overflowed: takes no completion any more
 	dead    bool // destroyed
 	users   []*QP
-	Owner   any  // the device service's: where its events go
+	Owner   any // the device service's: where its events go
 }
 
 type armState uint8

@@ -1,0 +1,91 @@
+package nic
+
+import (
+	"fmt"
+
+	"rnic/internal/hostmem"
+)
+
+const (
+	accessKnown = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic |
+		AccessMWBind | AccessZeroBased | AccessOnDemand | AccessHugeTLB | AccessFlushGlobal | AccessFlushPersist
+	// The device advertises neither on-demand paging nor the FLUSH operation.
+	accessUnsupported = AccessOnDemand | AccessFlushGlobal | AccessFlushPersist
+)
+
+// RegMR registers [start, start+length) of space as a memory region, which work requests and peers
+// address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2.7.2). Any
+// iova goes with any start.
+//
+// EINVAL: remote write or atomic rights without local write (11.2.7.2), unknown access bits, or a
+// range that passes the end of the address space. EOPNOTSUPP: rights for operations that the
+// device does not have. EFAULT: the program's memory does not allow it. ENOMEM: the limit.
+func (n *NIC) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
+	const op = "register memory region"
+	if !pd.usable(n) {
+		return nil, refuse(EINVAL, op, "", "no such protection domain")
+	}
+	if err := checkAccess(op, access); err != nil {
+		return nil, err
+	}
+	if access&AccessZeroBased != 0 {
+		iova = 0
+	}
+	if length > -start-1 || length > -iova-1 {
+		return nil, refuse(EINVAL, op, fmt.Sprintf("%#x+%#x at %#x", start, length, iova),
+			"the range passes the end of the address space")
+	}
+	if len(n.mrs) >= n.limits.MaxMR {
+		return nil, refuse(ENOMEM, op, "", "the limit of memory regions is reached: deregister some")
+	}
+	if err := space.Check(start, length, access&AccessLocalWrite != 0); err != nil {
+		return nil, refuse(EFAULT, op, fmt.Sprintf("%#x+%#x", start, length), err.Error())
+	}
+	m := &MR{nic: n, pd: pd, space: space, start: start, length: length, iova: iova,
+		access: access &^ AccessOptional, key: n.newMRKey()}
+	n.mrs[m.key>>8] = m
+	pd.refs++
+	return m, nil
+}
+
+func checkAccess(op string, access Access) error {
+	switch {
+	case access&^(accessKnown|AccessOptional) != 0:
+		return refuse(EINVAL, op, "", fmt.Sprintf("unknown access bits %#x", access&^(accessKnown|AccessOptional)))
+	case access&(AccessRemoteWrite|AccessRemoteAtomic) != 0 && access&AccessLocalWrite == 0:
+		return refuse(EINVAL, op, "", "remote write and remote atomic access need local write access too")
+	case access&accessUnsupported != 0:
+		return refuse(EOPNOTSUPP, op, "", fmt.Sprintf("the device does not support access %#x", access&accessUnsupported))
+	}
+	return nil
+}
+
+// Dereg ends the region: its key is of no use from now on. Transfers in the list that Memory has
+// handed out may still touch the memory.
+func (m *MR) Dereg() error {
+	if m.dead {
+		return refuse(ENOENT, "deregister memory region", fmt.Sprintf("key %#x", m.key), "it is deregistered already")
+	}
+	m.dead = true
+	m.pd.refs--
+	if m.nic.planted != PlantedStaleKey {
+		delete(m.nic.mrs, m.key>>8)
+	}
+	return nil
+}
+
+// check tells whether [addr, addr+length) lies in the region, and pd and the rights fit. No sum is
+// computed: each of these may be anything up to 2^64-1.
+func (m *MR) check(pd *PD, addr, length uint64, need Access) bool {
+	if m.pd != pd || need&^m.access != 0 {
+		return false
+	}
+	if m.nic.planted == PlantedBoundsWrap {
+		return addr >= m.iova && addr+length <= m.iova+m.length
+	}
+	off := addr - m.iova
+	return addr >= m.iova && off <= m.length && length <= m.length-off
+}
+
+// hostAddr is the address in the program of addr. Precondition: check said yes.
+func (m *MR) hostAddr(addr uint64) uint64 { return m.start + (addr - m.iova) }

@@ -1,0 +1,111 @@
+package nic
+
+import (
+	"math/rand/v2"
+
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// A NIC is the device core. It is used by one goroutine at a time.
+type NIC struct {
+	limits  Limits
+	policy  Policy
+	planted Planted
+	mtuCode uint8    // of the port's active MTU: no queue pair's path MTU is larger
+	pkeys   []uint16 // the port's P_Key table
+
+	rng *rand.Rand // first PSNs and the like; the same seed gives the same NIC
+
+	pds    int
+	cqs    int
+	mrs    map[uint32]*MR // by the index bits of the key
+	ahs    map[uint32]*AH // by number
+	qps    map[uint32]*QP // by number
+	mrKeys keySpace
+	qpNums keySpace
+	ahNext uint32
+
+	gids [gidTableSize]roce.GID
+
+	now      int64 // the latest time that an entry point was told
+	events   []Event
+	spare    []Event // the batch that the last Events handed out
+	overruns []*CQ   // overflowed, and their queue pairs not yet told
+
+	stats     Stats
+	transport transport
+}
+
+// New makes a NIC. Zero fields of cfg and of its Limits take the defaults; limits beyond what the
+// queues' layout can carry are cut down to it. The same cfg gives the same keys and numbers.
+func New(cfg Config) *NIC {
+	n := &NIC{
+		limits:  fillLimits(cfg.Limits),
+		policy:  cfg.Policy,
+		planted: cfg.Planted,
+		mtuCode: mtuCodeAtMost(cfg.MTU),
+		pkeys:   append([]uint16(nil), cfg.PKeys...),
+		rng:     rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)),
+		mrs:     make(map[uint32]*MR),
+		ahs:     make(map[uint32]*AH),
+		qps:     make(map[uint32]*QP),
+	}
+	if len(n.pkeys) == 0 {
+		n.pkeys = []uint16{0xffff} // the default partition, full member (vol. 1, 10.9.1.2)
+	}
+	n.mrKeys = newKeySpace(n.rng)
+	n.qpNums = newKeySpace(n.rng)
+	n.transport.init(n)
+	return n
+}
+
+// Limits are the NIC's limits, with the defaults filled in.
+func (n *NIC) Limits() Limits { return n.limits }
+
+// Stats are the NIC's counters, live.
+func (n *NIC) Stats() *Stats { return &n.stats }
+
+// MTUCode is the code (1..5) of the active MTU.
+func (n *NIC) MTUCode() uint8 { return n.mtuCode }
+
+// PKeys is the P_Key table of the port. It must not be changed.
+func (n *NIC) PKeys() []uint16 { return n.pkeys }
+
+// fillLimits puts defaults where l is zero and bounds what was asked by what can be carried.
+func fillLimits(l Limits) Limits {
+	d := DefaultLimits()
+	l.MaxQP = orDefault(l.MaxQP, d.MaxQP, maxNumbers)
+	l.MaxCQ = orDefault(l.MaxCQ, d.MaxCQ, maxNumbers)
+	l.MaxMR = orDefault(l.MaxMR, d.MaxMR, maxNumbers)
+	l.MaxPD = orDefault(l.MaxPD, d.MaxPD, maxNumbers)
+	l.MaxAH = orDefault(l.MaxAH, d.MaxAH, maxNumbers)
+	l.MaxQPWR = orDefault(l.MaxQPWR, d.MaxQPWR, ring.MaxEntries/2-1)
+	l.MaxSGE = orDefault(l.MaxSGE, d.MaxSGE, ring.MaxSGE)
+	l.MaxInline = orDefault(l.MaxInline, d.MaxInline, ring.MaxInline)
+	l.MaxCQE = orDefault(l.MaxCQE, d.MaxCQE, ring.MaxEntries/2-1)
+	l.MaxMsgSize = orDefault(l.MaxMsgSize, d.MaxMsgSize, 1<<31) // 9.7.7: messages of up to 2^31 bytes
+	l.MaxRDAtomic = orDefault(l.MaxRDAtomic, d.MaxRDAtomic, 255)
+	return l
+}
+
+func orDefault[T int | uint32 | uint8](v, def, most T) T {
+	if v <= 0 {
+		v = def
+	}
+	return min(v, most)
+}
+
+// mtuCodeAtMost is the code of the largest MTU that bytes allows; 0 bytes is the default, 4096.
+func mtuCodeAtMost(bytes uint32) uint8 {
+	code := uint8(5)
+	for bytes != 0 && code > 1 && uint32(roce.MTUBytes(code)) > bytes {
+		code--
+	}
+	return code
+}
+
+// refuse makes the answer to a command that is not carried out.
+func refuse(errno Errno, op, object, reason string) error {
+	return &Error{Op: op, Object: object, Reason: reason, Errno: errno}
+}
