@@ -2,26 +2,38 @@
 
 package sandbox
 
-import "errors"
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
 
-var errTODO = errors.New("not written yet")
-
-type file struct{ dev, ino uint64 }
+	"golang.org/x/sys/unix"
+)
 
 // Supervisor is the run as its supervisor process sees it: the emulated tree, the devices in it,
 // and Serve.
-type Supervisor struct{}
+type Supervisor struct {
+	sock      int // to the front
+	program   string
+	argv      []string
+	nice      int
+	config    []byte
+	inherited []int // descriptors that are the program's, above standard error
+	tree      *tree
+	files     *files
 
-// Run starts opts.Command under the filter and returns when it has ended, with its exit code, or
-// 128 plus the number of the signal that killed it. The error, if any, is one line for the user; the exit
-// code is then one of the Exit constants.
-//
-// Run takes the process over: it forwards signals, becomes the reaper of orphans and, if the
-// supervisor dies, kills every child of the process. Call it from main, once, with no child processes
-// of your own.
-func Run(opts Options) (exitCode int, err error) { return ExitFailure, errTODO }
+	main     atomic.Int64 // pid of the program, 0 before and after
+	reported atomic.Bool  // the front has the exit code, or will not want it
+	code     int          // exit code of the program
+}
 
-// MaybeHelper must be called first thing in main (and in TestMain). In an ordinary process it
+// MaybeHelper must be called first thing in main (and in a TestMain). In an ordinary process it
 // returns at once. In a process that Run started it never returns: as the supervisor it calls
 // supervise, whose error becomes Run's; as the helper it becomes the program.
 //
@@ -32,29 +44,245 @@ func Run(opts Options) (exitCode int, err error) { return ExitFailure, errTODO }
 //		s.AddDevice("/dev/infiniband/uverbs0", 231, 192, dev)
 //		return s.Serve()
 //	})
-func MaybeHelper(supervise func(*Supervisor) error) {}
+//
+// The supervisor must start no child processes, and supervise must call Serve once.
+func MaybeHelper(supervise func(*Supervisor) error) {
+	if len(os.Args) < 4 || os.Args[0] != supervisorName && os.Args[0] != helperName {
+		return
+	}
+	sock, err := strconv.Atoi(os.Args[1])
+	if err != nil || sock < 3 {
+		return
+	}
+	unix.CloseOnExec(sock)
+	if os.Args[0] == helperName {
+		helperMain(sock, os.Args[2:])
+	}
+	supervisorMain(sock, os.Args[2:], supervise)
+}
+
+// supervisorMain takes the directory of the tree, the path of the program, its argv.
+func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) {
+	setName(supervisorName)
+	s := &Supervisor{sock: sock, program: args[1], argv: args[2:], inherited: inheritedFDs()}
+	drop := catch() // the program gets its own copy, or one by way of the front
+	go func() {
+		for range drop {
+		}
+	}()
+	err := s.prepare(args[0])
+	if err == nil {
+		err = supervise(s)
+	}
+	os.RemoveAll(args[0])
+	if !s.reported.Load() {
+		if err != nil {
+			f := failureOf(err)
+			tell(sock, msgFailed, f.encode(), -1)
+		} else {
+			s.report()
+		}
+	}
+	os.Exit(0)
+}
+
+// prepare reads the configuration and makes what the builder of the tree needs.
+func (s *Supervisor) prepare(dir string) error {
+	if err := becomeSubreaper(); err != nil {
+		return fmt.Errorf("become the reaper of the program's orphans: %w", err)
+	}
+	m, err := hear(s.sock)
+	if err != nil || m.kind != msgConfig || len(m.body) < 4 {
+		return errors.New("no configuration from the front process")
+	}
+	s.nice = int(int32(binary.LittleEndian.Uint32(m.body)))
+	s.config = m.body[4:]
+	if s.tree, err = newTree(dir); err != nil {
+		return err
+	}
+	s.files, err = newFiles()
+	return err
+}
 
 // Config is what the caller of Run gave in Options.Config.
-func (s *Supervisor) Config() []byte { return nil }
+func (s *Supervisor) Config() []byte { return s.config }
 
-// AddDir makes a directory of the tree, and its parents. The path is absolute and lies under one of
-// the emulated prefixes.
-func (s *Supervisor) AddDir(path string) error { return errTODO }
+// AddDir makes a directory of the tree, and its parents. The path is absolute, clean, and lies at or
+// below /sys/class/infiniband*, /sys/class/misc/rdma_cm or /dev/infiniband; any other is
+// os.ErrInvalid.
+func (s *Supervisor) AddDir(path string) error { return s.tree.addDir(path) }
 
-// AddFile makes or atomically replaces a read-only file of the tree, and its parents. It may be
-// called while the program runs.
-func (s *Supervisor) AddFile(path, content string) error { return errTODO }
+// AddFile makes or atomically replaces a read-only file of the tree, and makes its parents. It
+// may be called while the program runs.
+func (s *Supervisor) AddFile(path, content string) error { return s.tree.addFile(path, content) }
 
-// AddSymlink makes a symbolic link of the tree. A relative target is resolved within the tree.
-func (s *Supervisor) AddSymlink(path, target string) error { return errTODO }
+// AddSymlink makes a symbolic link of the tree. The target is relative and should stay in the
+// tree.
+func (s *Supervisor) AddSymlink(path, target string) error { return s.tree.addSymlink(path, target) }
 
-// AddDevice makes a character device node (mode 0666) of the tree, whose opens go to d. The same Device may serve
-// several nodes. Call it before Serve.
-func (s *Supervisor) AddDevice(path string, major, minor uint32, d Device) error { return errTODO }
+// AddDevice makes a character device node (mode 0666) of the tree, whose opens go to d. One Device
+// may serve several nodes. Call it before Serve.
+func (s *Supervisor) AddDevice(path string, major, minor uint32, d Device) error {
+	return s.tree.addDevice(path, major, minor, d)
+}
 
 // Forget drops a file that is not regular, when its Device has seen its last close.
-func (s *Supervisor) Forget(f *File) {}
+func (s *Supervisor) Forget(f *File) { s.files.remove(f) }
+
+// exitGrace is how long after the program's end its other processes, such as the rest of a pipeline, are
+// waited for, before the front returns without them.
+const exitGrace = 250 * time.Millisecond
 
 // Serve starts the program and answers its calls until it and every process it started are gone.
-// Then every device has had Closed for its files. The temporary directory of the tree is removed.
-func (s *Supervisor) Serve() error { return errTODO }
+// Then every file has been Closed to its device. The error says why the program could not be
+// started (then nothing was served).
+func (s *Supervisor) Serve() error {
+	runtime.LockOSThread() // the helper's death signal comes with the end of the thread that started it
+	watch, err := newWatcher(s.files, s.tree)
+	if err != nil {
+		return err
+	}
+	ours, theirs, err := pair()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(ours)
+	pid, err := spawn(helperName, theirs, append([]string{strconv.Itoa(s.nice), s.program}, s.argv...), unix.SIGKILL)
+	unix.Close(theirs)
+	if err != nil {
+		return fmt.Errorf("start the program: %w", err)
+	}
+	s.main.Store(int64(pid))
+	s.letGoOfStreams()
+	go s.obeyFront()
+	srv, err := s.accept(ours, watch)
+	if err != nil {
+		reap(pid)
+		return err
+	}
+	go watch.run()
+	go srv.loop()
+	err = s.reapAll(pid, ours)
+	watch.finish()
+	return err
+}
+
+// accept takes the listener from the helper and gives the front a copy.
+func (s *Supervisor) accept(sock int, watch *watcher) (*server, error) {
+	m, err := hear(sock)
+	if err != nil {
+		return nil, errors.New("the process that was to become the program died")
+	}
+	if m.kind == msgFailed {
+		return nil, decodeFailure(m.body)
+	}
+	st, err := decodeStarted(m.body)
+	if err != nil || m.kind != msgStarted || m.fd < 0 {
+		return nil, errors.New("malformed message from the process that was to become the program")
+	}
+	l := listener(m.fd)
+	l.wakeOnThisCPU()
+	if err := tell(s.sock, msgStarted, nil, m.fd); err != nil {
+		return nil, fmt.Errorf("pass the listener to the front process: %w", err)
+	}
+	srv := &server{l: l, ranges: st.ranges, tree: s.tree, files: s.files, watch: watch}
+	if !st.killable {
+		srv.replay = newReplay()
+	}
+	return srv, nil
+}
+
+// execResult is the error of the helper's exec, nil if that closed the socket.
+//
+// Preconditions: the helper, or the program it became, has ended.
+func execResult(sock int) error {
+	m, err := hear(sock)
+	if err == nil && m.kind == msgFailed {
+		return decodeFailure(m.body)
+	}
+	return nil
+}
+
+// reapAll waits for every descendant. When the program itself, pid main, ends it keeps the exit code, and
+// reports it if others outlive it. The error is that of the helper's execve, heard on sock.
+func (s *Supervisor) reapAll(main, sock int) (failed error) {
+	for {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, syscall.WUNTRACED, nil)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil: // ECHILD
+			return failed
+		case pid != main:
+		case ws.Stopped():
+			tell(s.sock, msgStopped, nil, -1)
+		default:
+			s.main.Store(0)
+			s.code = ws.ExitStatus()
+			if ws.Signaled() {
+				s.code = 128 + int(ws.Signal())
+			}
+			if failed = execResult(sock); failed == nil {
+				time.AfterFunc(exitGrace, s.report)
+			}
+		}
+	}
+}
+
+// report gives the front the exit code, once.
+func (s *Supervisor) report() {
+	if !s.reported.Swap(true) {
+		tell(s.sock, msgExited, binary.LittleEndian.AppendUint32(nil, uint32(s.code)), -1)
+	}
+}
+
+// obeyFront passes signals to the program; if the front dies, the program and all else goes too.
+func (s *Supervisor) obeyFront() {
+	for {
+		m, err := hear(s.sock)
+		switch {
+		case err != nil:
+			s.reported.Store(true)
+			killDescendants()
+			return
+		case m.kind == msgBye:
+			return
+		case m.kind == msgSignal && len(m.body) == 1:
+			if pid := int(s.main.Load()); pid > 0 {
+				unix.Kill(pid, syscall.Signal(m.body[0]))
+			}
+		}
+	}
+}
+
+// inheritedFDs lists the descriptors above standard error that were open when the process started: those
+// without close-on-exec, which everything opened by Go has.
+func inheritedFDs() []int {
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, e := range d {
+		fd, _ := strconv.Atoi(e.Name())
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); fd > 2 && err == nil && flags&unix.FD_CLOEXEC == 0 {
+			out = append(out, fd)
+		}
+	}
+	return out
+}
+
+// letGoOfStreams drops the program's descriptors, so that the reader of a pipe sees its end when the
+// program closes it. Standard error stays, for messages.
+func (s *Supervisor) letGoOfStreams() {
+	for _, fd := range s.inherited {
+		unix.Close(fd)
+	}
+	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(null)
+	unix.Dup3(null, 0, 0)
+	unix.Dup3(null, 1, 0)
+}

@@ -1,0 +1,64 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// helperMain puts its thread under the filter, hands the listener over and becomes the program. Arguments:
+// the nice value, the path of the program, its argv.
+func helperMain(sock int, args []string) {
+	nice, _ := strconv.Atoi(args[0])
+	f := failureOf(become(sock, nice, args[1], args[2:]))
+	tell(sock, msgFailed, f.encode(), -1)
+	os.Exit(f.code)
+}
+
+// become returns only if it failed.
+func become(sock, nice int, program string, argv []string) error {
+	runtime.LockOSThread() // the filter and no_new_privs are the thread's
+	limit, err := descriptorLimit()
+	if err != nil {
+		return fmt.Errorf("read RLIMIT_NOFILE: %w", err)
+	}
+	if nice != 0 {
+		unix.Setpriority(unix.PRIO_PROCESS, 0, nice) // a preference: going without is no failure
+	}
+	r := rangesFor(limit)
+	l, killable, err := installFilter(filter(r))
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("this shell or container already runs under a system-call listener, and the kernel allows one "+
+			"(rnic run inside rnic run? start the inner program directly, it uses the outer NIC): %w", ErrNested)
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("install the seccomp filter: %w (%v)", ErrUnsupported, err)
+	case err != nil:
+		return fmt.Errorf("install the seccomp filter: %w", err)
+	}
+	// sendmsg is not filtered; from here on paths are.
+	if err := tell(sock, msgStarted, started{r, killable}.encode(), int(l)); err != nil {
+		return fmt.Errorf("pass the listener to the supervisor: %w", err)
+	}
+	err = syscall.Exec(program, argv, os.Environ())
+	if err == syscall.ENOEXEC { // a script without #!, as execvp(3) and the shells run it
+		err = syscall.Exec("/bin/sh", append([]string{"sh", program}, argv[1:]...), os.Environ())
+	}
+	return execFailure(program, err)
+}
+
+// descriptorLimit is the soft RLIMIT_NOFILE that the program will have. The Go runtime has raised ours
+// and puts the original back in syscall.Exec, even if that fails, as this one must.
+func descriptorLimit() (uint64, error) {
+	syscall.Exec("", []string{""}, nil)
+	var lim unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim)
+	return lim.Cur, err
+}

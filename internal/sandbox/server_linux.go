@@ -1,0 +1,171 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// server answers the notified calls of one run.
+type server struct {
+	l       listener
+	ranges  ranges
+	tree    *tree
+	files   *files
+	watch   *watcher
+	replay  *replay // nil where the kernel makes it needless
+	numbers sync.Mutex
+
+	path [pathMax]byte // of the call being served; the loop's alone
+}
+
+// loop serves until nobody is left under the filter. Calls on paths are answered here, calls on devices by the
+// Device, in this goroutine too: a handover to another thread costs more than most of them.
+func (s *server) loop() {
+	runtime.LockOSThread()
+	var n notif
+	for {
+		switch e := s.l.recv(&n); e {
+		case 0:
+			s.serve(&n)
+		case unix.ENOENT:
+			if s.l.abandoned() {
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// serve answers one call. A panic of a device costs the program EIO, not the run.
+func (s *server) serve(n *notif) {
+	defer func() {
+		if r := recover(); r != nil {
+			fmt.Fprintf(os.Stderr, "rnic run: internal error in system call %d of thread %d: %v\n%s", n.nr, n.tid, r, debug.Stack())
+			s.fail(n, unix.EIO)
+		}
+	}()
+	kind := callOther
+	if n.nr >= 0 && int(n.nr) < len(kinds) {
+		kind = kinds[n.nr]
+	}
+	switch kind {
+	case callOpen, callOpenat, callOpenat2, callStat, callLstat, callFstatat, callStatx,
+		callAccess, callFaccessat, callReadlink, callReadlinkat:
+		s.pathCall(n, kind)
+	case callFstat:
+		s.fstat(n)
+	case callIoctl:
+		s.onFile(n, func(f *File) bool { return f.reg.place == RangeVerbs },
+			func(c *call, f *File) { f.reg.node.dev.Ioctl(c, f, n.args[2]) }, n.args[2])
+	case callWrite:
+		s.onFile(n, func(f *File) bool { return f.reg.place != RangeLow },
+			func(c *call, f *File) { f.reg.node.dev.Write(c, f, n.args[1], n.args[2]) }, n.args[1])
+	case callDup:
+		s.dup(n, 0, false)
+	case callFcntl:
+		s.dup(n, uint32(n.args[2]), uint32(n.args[1]) == unix.F_DUPFD_CLOEXEC)
+	case callExecve, callExecveat:
+		s.exec(n, kind)
+	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
+		s.proceed(n)
+	}
+}
+
+func (s *server) reply(n *notif, v int64) { s.l.send(&notifResp{id: n.id, val: v}) }
+func (s *server) fail(n *notif, errno syscall.Errno) {
+	s.l.send(&notifResp{id: n.id, err: -int32(errno)})
+}
+func (s *server) proceed(n *notif) {
+	s.l.send(&notifResp{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
+}
+
+// newCall makes the Call for a device node; arg is the address of what the call carries out.
+func (s *server) newCall(n *notif, nd *node, arg uint64) *call {
+	c := &call{s: s, n: *n, node: nd}
+	c.id.Store(n.id)
+	if s.replay != nil && arg != 0 {
+		copyMem(unix.SYS_PROCESS_VM_READV, int(n.tid), arg, c.head[:])
+	}
+	return c
+}
+
+// onFile hands a call on descriptor args[0] to do, if it is one of our files and wanted; the kernel answers
+// for all others.
+func (s *server) onFile(n *notif, wanted func(*File) bool, do func(*call, *File), arg uint64) {
+	f := s.fileArg(n)
+	if f == nil || !wanted(f) || !s.l.valid(n.id) {
+		s.proceed(n)
+		return
+	}
+	c := s.newCall(n, f.reg.node, arg)
+	if s.replay != nil && s.replay.begin(c) {
+		return
+	}
+	do(c, f)
+}
+
+// fileArg is our file at descriptor args[0], or nil.
+func (s *server) fileArg(n *notif) *File {
+	id, ok := fileAt(int(n.tid), int(int32(n.args[0])))
+	if !ok {
+		return nil
+	}
+	return s.files.find(id)
+}
+
+// dup answers dup and F_DUPFD on a number in the ranges so that the copy is in the range too, at no less than
+// from. Where that is not possible the kernel gives it an ordinary number:
+// ioctl and the doorbell work there all the same, but fstat shows a regular file.
+func (s *server) dup(n *notif, from uint32, closeOnExec bool) {
+	f := s.fileArg(n)
+	if f == nil || f.reg.place == RangeLow {
+		s.proceed(n)
+		return
+	}
+	fd, err := s.borrow(n, f)
+	if err != nil {
+		s.proceed(n)
+		return
+	}
+	// For as long as fd is open here the program's last close is not seen; closing it shows it.
+	defer unix.Close(fd)
+	got, e := s.inject(int(n.tid), n.id, fd, f.reg.place, from, closeOnExec)
+	if e != 0 {
+		s.proceed(n)
+		return
+	}
+	s.reply(n, int64(got))
+}
+
+// borrow duplicates descriptor args[0] of the caller, the open file description itself, after a check
+// that it is f.
+func (s *server) borrow(n *notif, f *File) (int, error) {
+	pid := threadGroup(int(n.tid))
+	if pid == 0 {
+		return -1, unix.ESRCH
+	}
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(pidfd)
+	fd, err := unix.PidfdGetfd(pidfd, int(int32(n.args[0])), 0)
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || idOf(&st) != f.reg.id {
+		unix.Close(fd)
+		return -1, unix.EBADF
+	}
+	return fd, nil
+}

@@ -1,0 +1,46 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// passed are the signals that go on to the program.
+var passed = []os.Signal{
+	unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH,
+	unix.SIGTSTP, unix.SIGCONT, unix.SIGALRM,
+}
+
+// catch takes the passed signals instead of their default actions. A signal that is ignored (nohup)
+// stays so, for the program too; the others are reset to the default by the program's exec.
+func catch() chan os.Signal {
+	ch := make(chan os.Signal, 64)
+	for _, s := range passed {
+		if !signal.Ignored(s) {
+			signal.Notify(ch, s)
+		}
+	}
+	return ch
+}
+
+// fromTerminal reports that the program has had sig already: the terminal sends these to the whole
+// foreground process group, to which front, supervisor and program all belong.
+func fromTerminal(sig syscall.Signal) bool {
+	switch sig {
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
+	default:
+		return false
+	}
+	tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return false // no controlling terminal
+	}
+	defer unix.Close(tty)
+	pgrp, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+	return err == nil && pgrp == unix.Getpgrp()
+}
