@@ -1,13 +1,14 @@
 #!/bin/sh
 # packages.sh GROUP... - install the Debian packages of the groups that are not installed yet.
 #
-# Groups: build (compile and test), guest (virtual machine tests), bench (what make bench compares with).
+# Groups: build (compile and test), demo (stock programs to show), guest (virtual machine tests), bench (what make bench compares with).
 # Silent when nothing is missing. Uses apt-get as root, or sudo. Exit status 1 with a reason otherwise.
 set -eu
 
 build="git make gcc libc6-dev linux-libc-dev libibverbs-dev librdmacm-dev ibverbs-providers ibverbs-utils
 	perftest rdmacm-utils iproute2 tshark procps util-linux"
 guest="qemu-system-x86 busybox-static xz-utils kmod iproute2"
+demo="ibverbs-providers ibverbs-utils perftest util-linux"
 bench="ucx-utils libfabric-bin iperf3 sockperf"
 
 die() {
@@ -19,9 +20,10 @@ wanted=
 for group in "$@"; do
 	case $group in
 	build) wanted="$wanted $build" ;;
+	demo) wanted="$wanted $demo" ;;
 	guest) wanted="$wanted $guest" ;;
 	bench) wanted="$wanted $bench" ;;
-	*) die "unknown group '$group'; the groups are build, guest, bench" ;;
+	*) die "unknown group '$group'; the groups are build, demo, guest, bench" ;;
 	esac
 done
 

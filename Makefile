@@ -1,0 +1,32 @@
+.PHONY: all demo test bench conformance lint guest-image clean
+
+# The binary is always built again: Go knows better than make what has changed.
+all:
+	@scripts/build.sh
+
+# Stock RDMA programs on the NIC.
+demo:
+	@scripts/demo.sh
+
+# Everything that a change must pass.
+test:
+	@scripts/test.sh
+
+# Figures, with what else there is. Options: make bench BENCH="-runs 9 -o bench.md"
+bench:
+	@scripts/bench.sh $(BENCH)
+
+# The NIC against implementations that are not ours.
+conformance:
+	@scripts/conformance.sh
+
+lint:
+	@scripts/lint.sh
+
+# The virtual machine of the tests, ahead of time: fetches a kernel into the cache.
+guest-image:
+	@scripts/packages.sh build guest
+	@. scripts/env.sh && go run ./test/guest/boot
+
+clean:
+	rm -rf rnic build

@@ -1,0 +1,16 @@
+#!/bin/sh
+# test.sh - everything that a change must pass.
+set -eu
+cd "$(dirname "$0")/.."
+. scripts/step.sh
+
+begin=$(date +%s)
+# Without the means to install, go on with what is there; the tests say what they miss.
+step "packages" sh -c 'scripts/packages.sh build guest || [ "$(id -u)" != 0 ]'
+. scripts/env.sh
+step "build" scripts/build.sh
+scripts/lint.sh
+# The guest tests come by themselves: they need the processor for an emulated one.
+step "tests with the race detector" go run ./tools/testsum -race $(go list ./... | grep -v '/test/')
+step "tests against the kernel's Soft-RoCE" go run ./tools/testsum -count=1 -timeout 5m ./test/guest
+echo "== all ok, $(($(date +%s) - begin)) s"
