@@ -1,0 +1,22 @@
+package shm
+
+import "runtime/debug"
+
+// guarded runs f and turns a memory fault in it, which is the program's doing, into ErrGone.
+func guarded(f func()) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer recoverFault(&err)
+	f()
+	return nil
+}
+
+// recoverFault is deferred by a function that touches shared memory on a goroutine with
+// debug.SetPanicOnFault(true).
+func recoverFault(err *error) {
+	if r := recover(); r != nil {
+		if _, fault := r.(interface{ Addr() uintptr }); !fault {
+			panic(r)
+		}
+		*err = ErrGone
+	}
+}
