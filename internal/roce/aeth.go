@@ -67,7 +67,7 @@ func (s Syndrome) Kind() SyndromeKind { return SyndromeKind(s >> 5 & 3) }
 // Value returns the low five bits: credit code, RNR timer code or NAK code.
 func (s Syndrome) Value() uint8 { return uint8(s & 31) }
 
-// credits is the encoding of end-to-end flow control credits (9.7.7.2, table "end-to-end flow control credit encoding").
+// credits is the encoding of the credits of end-to-end flow control (9.7.7.2).
 var credits = [31]uint16{
 	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192,
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,

@@ -8,8 +8,8 @@ const (
 	AtomicAckETHSize = 8
 )
 
-// AtomicETH is an atomic extended transport header (9.3), of COMPARE&SWAP and
-// FETCH&ADD). Its methods need AtomicETHSize bytes.
+// AtomicETH is an atomic extended transport header (9.3), of COMPARE&SWAP and FETCH&ADD. Its
+// methods need AtomicETHSize bytes.
 type AtomicETH []byte
 
 // AtomicETHFields are the fields of an AtomicETH.

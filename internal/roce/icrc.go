@@ -69,9 +69,10 @@ func VerifyIdent(p *Path, ident uint16, pktWithICRC []byte) bool {
 
 // Verify is VerifyIdent for a receiver that cannot see the IPv4 identification, as behind a UDP
 // socket: it finds the one identification that makes the CRC right, if there is any. This costs
-// 16 of the CRC's 32 bits: of random corruptions one in 65,536 is accepted. So where the sender's
-// identifications are known, compare ident with what is expected. Over IPv6 the check is full,
-// and ident is 0.
+// 16 of the CRC's 32 bits: of random corruptions one in 65,536 is accepted, though none of a single
+// bit. So where the sender's identifications are known, compare ident with what is expected: the
+// two together are the full check. Over IPv6 the check is full, and ident is 0. A packet without
+// DF, which RoCEv2 does not allow, is not accepted.
 func Verify(p *Path, pktWithICRC []byte) (ident uint16, ok bool) {
 	if !verifiable(p, pktWithICRC) {
 		return 0, false

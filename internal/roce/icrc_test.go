@@ -190,6 +190,23 @@ func TestRandomCorruptions(t *testing.T) {
 	t.Logf("accepted: %d with known identification, %d without", known, unknown)
 }
 
+// TestSingleBitErrors: a single flipped bit is noticed wherever it is, although the identification
+// is unknown. Whether one looks like an identification depends only on its distance from it, so
+// the longest packet stands for all.
+func TestSingleBitErrors(t *testing.T) {
+	pkt := testPacket(rand.New(rand.NewPCG(1, 1)), MaxPacketSize-ICRCSize)
+	PutICRC(&path4, 0x21ff, pkt)
+	for i := range pkt {
+		for bit := byte(1); bit != 0; bit <<= 1 {
+			pkt[i] ^= bit
+			if ident, ok := Verify(&path4, pkt); ok != (i == bthECN) {
+				t.Errorf("byte %d, bit %#x: Verify = %#x, %v", i, bit, ident, ok)
+			}
+			pkt[i] ^= bit
+		}
+	}
+}
+
 // TestCorruptIPv6: over IPv6 the unknown identification costs nothing.
 func TestCorruptIPv6(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))

@@ -118,8 +118,8 @@ func (i *OpInfo) Ends() bool { return i.Last || i.Only }
 // Starts reports whether the packet is the first or only one of its message.
 func (i *OpInfo) Starts() bool { return i.First || i.Only }
 
-// The extended headers of a packet that starts at its BTH, nil if the opcode has no such header.
-// Precondition: pkt has at least HeaderLen bytes.
+// The methods below find an extended header in a packet that starts at its BTH, to read or to
+// encode it; nil if the opcode has no such header. Precondition: pkt has at least HeaderLen bytes.
 
 // RETH returns the RDMA header in pkt.
 func (i *OpInfo) RETH(pkt []byte) RETH { return header(pkt, i.reth, RETHSize) }

@@ -13,7 +13,6 @@ type frame struct {
 	number int // of all frames in the file, from 1
 	path   Path
 	ident  uint16
-	udpSum uint16
 	ip     []byte // IP and UDP headers
 	pkt    []byte // BTH to ICRC
 }
@@ -79,7 +78,7 @@ func splitFrame(eth []byte) (f frame, ok bool) {
 		return f, false
 	}
 	udp := f.ip[len(f.ip)-8:]
-	f.path.SrcPort, f.udpSum = be.Uint16(udp), be.Uint16(udp[6:])
+	f.path.SrcPort = be.Uint16(udp)
 	return f, be.Uint16(udp[2:]) == Port
 }
 
