@@ -24,7 +24,8 @@ type Config struct {
 	// Reference hands the sender's own bytes to the receiver instead of a
 	// copy. The sender then must not overwrite them until the receiver, after
 	// the Recv that returned them, has called Recv again: this is more than
-	// link.Link promises, and right for one unit that does both.
+	// link.Link promises, and right for one unit that does both; it does
+	// not go with the fault decorator, which reuses buffers.
 	Reference bool
 }
 

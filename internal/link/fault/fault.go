@@ -1,0 +1,213 @@
+// Package fault is a decorator that lets things go wrong on a Link, on the
+// way out, on the way in, or both, as rnic/internal/fault decides. The same
+// seed, packets and times give the same faults.
+//
+// It reuses buffers of its own once the inner link has accepted them, as
+// link.Link allows; a pipe inside must copy (pipe.Config.Reference not set).
+package fault
+
+import (
+	"sync/atomic"
+
+	"rnic/internal/fault"
+	"rnic/internal/link"
+)
+
+// batchSize is how many packets go to the inner link in one call.
+const batchSize = 256
+
+// retryNanos is when to try again after the inner link was full.
+const retryNanos = 50_000
+
+// Config says what goes wrong. A Spec that is not Active leaves its direction alone.
+type Config struct {
+	Send, Recv fault.Spec
+}
+
+// Both gives both directions the rates of spec, and seeds that differ.
+func Both(spec fault.Spec) Config {
+	c := Config{Send: spec, Recv: spec}
+	c.Recv.Seed++
+	return c
+}
+
+// Link is the decorator.
+type Link struct {
+	inner link.Link
+	now   int64
+
+	out     lane
+	batch   []link.Packet // to the inner link
+	copies  []link.Packet // those of batch that have pooled buffers
+	retryAt int64         // when out.ready is to be tried again, 0: no need
+
+	in      lane
+	scratch []link.Packet // from the inner link
+	lent    []link.Packet // pooled buffers handed out by the last Recv
+
+	badICRC atomic.Uint64 // corrupt packets dropped on the way in
+	lostOut atomic.Uint64
+	lostIn  atomic.Uint64
+}
+
+var _ link.Link = (*Link)(nil)
+
+// New wraps inner. Closing the result closes inner.
+func New(inner link.Link, cfg Config) *Link {
+	return &Link{inner: inner, out: newLane(cfg.Send), in: newLane(cfg.Recv),
+		batch: make([]link.Packet, 0, batchSize), scratch: make([]link.Packet, batchSize)}
+}
+
+// Injected returns what has gone wrong so far. It belongs to the goroutine of
+// Send and Recv.
+func (l *Link) Injected() (send, recv fault.Counters) {
+	if l.out.injector != nil {
+		send = l.out.injector.Counters()
+	}
+	if l.in.injector != nil {
+		recv = l.in.injector.Counters()
+	}
+	return send, recv
+}
+
+// Send implements link.Link. A batch with holes still goes down in one call.
+func (l *Link) Send(pkts []link.Packet) (int, error) {
+	if l.out.injector == nil {
+		return l.inner.Send(pkts)
+	}
+	l.out.wake(l.now)
+	if free, err := l.sendReady(); !free || err != nil {
+		return 0, err
+	}
+	for i := range pkts {
+		l.decide(&pkts[i])
+		// One packet adds at most itself, a copy, and what it releases.
+		if len(l.out.ready) > 0 || len(l.batch) > batchSize-4 {
+			if free, err := l.sendReady(); !free || err != nil {
+				return i + 1, err
+			}
+		}
+	}
+	_, err := l.sendReady()
+	return len(pkts), err
+}
+
+// decide puts p where the injector wants it.
+func (l *Link) decide(p *link.Packet) {
+	q := &l.out
+	d := q.injector.Decide(p.Data)
+	c := *p // the caller may offer its packets again
+	p = &c
+	if d.Corrupt && p.Corrupt == 0 {
+		p.Corrupt = d.CorruptBit + 1
+	}
+	switch {
+	case d.Drop:
+		return
+	case d.Hold > 0:
+		q.hold(p, &d, l.now)
+	case d.DelayNanos > 0:
+		q.delay(p, l.now+d.DelayNanos)
+	default:
+		l.batch = append(l.batch, *p)
+		q.overtaken(l.now)
+	}
+	if d.Duplicate && !q.full() {
+		// A copy: the link below writes each packet's own ICRC into it.
+		l.batch = append(l.batch, q.copyOf(p))
+		l.copies = append(l.copies, l.batch[len(l.batch)-1])
+	}
+}
+
+// sendReady sends what is in the batch and then what is ready; free is false
+// when the inner link is full and packets are left, all in out.ready.
+func (l *Link) sendReady() (free bool, err error) {
+	q := &l.out
+	defer func() { l.lostOut.Store(q.lost) }()
+	for {
+		taken := 0
+		for taken < len(q.ready) && len(l.batch) < batchSize {
+			p := q.ready[taken].pkt
+			l.batch = append(l.batch, p)
+			l.copies = append(l.copies, p)
+			taken++
+		}
+		q.ready = q.ready[:copy(q.ready, q.ready[taken:])]
+		if len(l.batch) == 0 {
+			l.retryAt = 0
+			return true, nil
+		}
+		n, err := l.inner.Send(l.batch)
+		full := n < len(l.batch)
+		if full && err == nil {
+			l.keep(l.batch[n:])
+		}
+		l.batch = l.batch[:0]
+		for i := range l.copies {
+			q.recycle(&l.copies[i])
+		}
+		l.copies = l.copies[:0]
+		if full || err != nil {
+			l.retryAt = l.now + retryNanos
+			return false, err
+		}
+	}
+}
+
+// keep puts what the inner link did not take in front of what is ready: it
+// has been decided about and must not be again.
+func (l *Link) keep(pkts []link.Packet) {
+	q := &l.out
+	behind := len(q.ready)
+	for i := range pkts {
+		q.queue(&pkts[i])
+	}
+	rotate(q.ready, behind)
+}
+
+// rotate moves the first n elements behind the others.
+func rotate(w []waiting, n int) {
+	reverse(w[:n])
+	reverse(w[n:])
+	reverse(w)
+}
+
+func reverse(w []waiting) {
+	for i, j := 0, len(w)-1; i < j; i, j = i+1, j-1 {
+		w[i], w[j] = w[j], w[i]
+	}
+}
+
+// FDs are those of the inner link.
+func (l *Link) FDs() []int { return l.inner.FDs() }
+
+// NextDelayed is when a packet that waits is due, or the inner link's time.
+func (l *Link) NextDelayed() int64 {
+	t := earlier(l.out.next(), l.in.next())
+	if len(l.out.ready) > 0 {
+		t = earlier(t, l.retryAt)
+	}
+	if len(l.in.ready) > 0 {
+		t = earlier(t, max(l.now, 1))
+	}
+	return earlier(t, l.inner.NextDelayed())
+}
+
+// SetNow implements link.Link.
+func (l *Link) SetNow(now int64) {
+	l.now = now
+	l.inner.SetNow(now)
+}
+
+// Stats are the inner link's. Packets corrupted on the way in count as
+// BadICRC, those lost because too many wait as SendErrors and SocketDrops.
+func (l *Link) Stats() link.Stats {
+	s := l.inner.Stats()
+	s.BadICRC += l.badICRC.Load()
+	s.SendErrors += l.lostOut.Load()
+	s.SocketDrops += l.lostIn.Load()
+	return s
+}
+
+// Close closes the inner link. What waits is lost.
+func (l *Link) Close() error { return l.inner.Close() }
