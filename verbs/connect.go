@@ -57,8 +57,8 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	if o.MTU == 0 {
 		o.MTU = q.ctx.dev.MTU()
 	}
-	code, ok := roce.MTUCode(o.MTU)
-	if !ok {
+	code := roce.MTUCode(o.MTU)
+	if code == 0 {
 		return fmt.Errorf("connect QP %#x: path MTU %d: 256, 512, 1024, 2048 or 4096 are possible: %w", q.Num(), o.MTU, ErrInvalid)
 	}
 	if cur, err := q.Query(); err != nil {

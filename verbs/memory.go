@@ -7,6 +7,7 @@ import (
 
 	"rnic/internal/device"
 	"rnic/internal/dma"
+	"rnic/internal/hostmem"
 	"rnic/internal/nic"
 )
 
@@ -135,3 +136,17 @@ func (m *MR) SGE(off, length int) SGE {
 
 // Slice is a list of the one entry SGE(off, length).
 func (m *MR) Slice(off, length int) []SGE { return []SGE{m.SGE(off, length)} }
+
+// RegSpace registers length bytes at start of another memory than this program's own, for this
+// module's commands: peers name them by iova.
+func (p *PD) RegSpace(space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
+	mr, err := p.ctx.ctx.RegMR(p.pd, space, start, length, iova, access)
+	if err != nil {
+		return nil, err
+	}
+	m := &MR{ctx: p.ctx, base: iova, mr: mr}
+	p.ctx.mu.Lock()
+	p.ctx.mrs[m] = struct{}{}
+	p.ctx.mu.Unlock()
+	return m, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"time"
+
+	"rnic/internal/perf"
+)
+
+// PerfCmd is `rnic perf`.
+type PerfCmd struct {
+	Operation string `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
+	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
+
+	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
+	Size       int           `short:"s" default:"65536" help:"Message size in bytes (latency: 8)."`
+	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
+	Iterations int           `short:"n" help:"Messages of each queue pair (default 5000, latency 20000)."`
+	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
+	Depth      int           `short:"t" default:"32" help:"Work requests in flight of each queue pair."`
+	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs."`
+	MTU        int           `short:"m" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
+	IPv4       bool          `short:"4" help:"Use IPv4 (the default)."`
+	IPv6       bool          `short:"6" help:"Use IPv6."`
+	GIDIndex   int           `short:"x" default:"-1" help:"Index of the own GID (default: the first of the family)."`
+	Inline     int           `short:"I" default:"-1" help:"Send up to so many bytes inline (default: latency 220, bandwidth 0)."`
+	Addr       []netip.Addr  `help:"Own address of the NIC (default: all; loopback: 127.0.0.1 and 127.0.0.2). Repeatable."`
+	Interface  string        `help:"Use the addresses of this interface."`
+	Port       int           `short:"p" default:"18515" help:"TCP port of the exchange between client and server."`
+	Check      bool          `help:"Verify the contents of every message (without: of the last ones)."`
+	Memory     string        `enum:"own,process" default:"own" help:"Where the target buffer lives: own, or process (a child process; with write-bw --loopback)."`
+	Fault      []string      `sep:"none" help:"Faults to inject, for example drop=1%,seed=7; send: or recv: before it chooses the direction (default send). Repeatable."`
+	Capture    string        `type:"path" help:"Write all packets to this pcapng file."`
+	JSON       bool          `help:"Print one JSON object a measurement."`
+	NoResend   bool          `name:"no-early-resend" help:"Leave lost packets to NAKs and the local ACK timer."`
+	Buffer     int           `name:"socket-buffer" help:"Receive socket buffer in bytes (default: as much as allowed)."`
+}
+
+// Run is called by kong.
+func (c *PerfCmd) Run(ctx context.Context) error {
+	kind, err := perf.ParseKind(c.Operation)
+	if err != nil {
+		return err
+	}
+	o := &perf.Options{Kind: kind, Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
+		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
+		Interface: c.Interface, IPv6: c.IPv6 && !c.IPv4, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
+		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer}
+	if kind.Latency && !sizeGiven() {
+		o.Size = 8
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
+}
+
+// sizeGiven tells whether the size was chosen on the command line.
+func sizeGiven() bool {
+	for _, a := range os.Args {
+		if len(a) > 1 && (a[:2] == "-s" || len(a) > 5 && a[:6] == "--size") {
+			return true
+		}
+	}
+	return false
+}

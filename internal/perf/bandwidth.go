@@ -1,0 +1,259 @@
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"rnic/verbs"
+)
+
+// stallTimeout ends a measurement in which nothing completes any more.
+const stallTimeout = 60 * time.Second
+
+// slotState is what a client knows of one buffer.
+type slotState struct {
+	message int  // number of the message in it
+	reading bool // --check: what was written is being read back
+}
+
+// bandwidth is the client's side of a bandwidth measurement.
+type bandwidth struct {
+	*endpoint
+	peer    remote
+	direct  *endpoint // the peer, when it is in this process: its memory is looked at directly
+	slot    [][]slotState
+	posted  []int // of each queue pair
+	ended   []int
+	free    [][]int // slots of each queue pair
+	scratch []byte
+	errs    int
+	wr      verbs.SendWR
+	sge     [1]verbs.SGE
+}
+
+func newBandwidth(e *endpoint, peer remote, direct *endpoint) *bandwidth {
+	b := &bandwidth{endpoint: e, peer: peer, direct: direct, posted: make([]int, len(e.qps)), ended: make([]int, len(e.qps))}
+	for q := range e.qps {
+		b.slot = append(b.slot, make([]slotState, e.o.slots()))
+		free := make([]int, 0, e.o.slots())
+		for s := e.o.slots() - 1; s >= 0; s-- {
+			free = append(free, s)
+			b.slot[q][s].message = s
+			fill(e.source(q, s), q, s)
+		}
+		b.free = append(b.free, free)
+	}
+	return b
+}
+
+// source is the buffer that a slot sends from.
+func (e *endpoint) source(q, s int) []byte {
+	o := e.off(q, s)
+	return e.mr.Bytes()[o : o+e.o.Size]
+}
+
+// target is the buffer that a slot of the peer's writes to.
+func (e *endpoint) target(q, s int) []byte {
+	o := e.off(q, s)
+	return e.in.Bytes()[o : o+e.o.Size]
+}
+
+var opcodes = map[string]verbs.Opcode{"write": verbs.OpWrite, "read": verbs.OpRead, "send": verbs.OpSend, "atomic": verbs.OpFetchAdd}
+
+// run keeps every queue pair full until more says no, and drains. It returns the messages completed.
+func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) {
+	total, inFlight := 0, 0
+	last := time.Now()
+	for {
+		for q := range b.qps {
+			for len(b.free[q]) > 0 && more(q, b.posted[q]) {
+				if err := b.post(q, fresh || b.o.Check); err != nil {
+					return total, err
+				}
+				inFlight++
+			}
+		}
+		if inFlight == 0 {
+			return total, nil
+		}
+		n, err := b.cq.Poll(b.wc)
+		if err != nil {
+			return total, err
+		}
+		for i := range b.wc[:n] {
+			again, err := b.completed(&b.wc[i], fresh || b.o.Check)
+			if err != nil {
+				return total, err
+			}
+			if !again {
+				inFlight--
+				total++
+			}
+		}
+		if n > 0 {
+			last = time.Now()
+		} else if time.Since(last) > stallTimeout {
+			return total, fmt.Errorf("no completion for %v with %d messages in flight", stallTimeout, inFlight)
+		}
+	}
+}
+
+// post sends the next message of a queue pair.
+func (b *bandwidth) post(q int, fresh bool) error {
+	s := b.free[q][len(b.free[q])-1]
+	b.free[q] = b.free[q][:len(b.free[q])-1]
+	st := &b.slot[q][s]
+	if fresh {
+		st.message = b.posted[q]
+		switch b.o.Kind.Verb {
+		case "read":
+			clear(b.source(q, s)) // what lands must come from the peer
+		case "write", "send":
+			fill(b.source(q, s), q, st.message)
+		}
+	}
+	st.reading = false
+	b.posted[q]++
+	return b.postSlot(q, s, opcodes[b.o.Kind.Verb], b.mr)
+}
+
+func (b *bandwidth) postSlot(q, s int, op verbs.Opcode, local *verbs.MR) error {
+	off := b.off(q, s)
+	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
+	switch {
+	case op == verbs.OpFetchAdd:
+		b.wr.RemoteAddr, b.wr.CompareAdd = b.peer.Addr+uint64(b.off(q, 0)), 1
+	case b.o.Size > 0 && b.o.Size <= b.o.Inline && op != verbs.OpRead:
+		b.wr.Inline = b.source(q, s)
+	}
+	if b.wr.Inline == nil && b.o.Size > 0 {
+		b.sge[0] = local.SGE(off, b.o.Size)
+		b.wr.SGE = b.sge[:]
+	}
+	_, err := b.qps[q].PostSend(&b.wr)
+	return err
+}
+
+// completed takes one completion; again says that the slot goes on with a READ of what it wrote.
+func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) {
+	q, s := fromWRID(wc.ID)
+	if err := wc.Err(); err != nil {
+		b.errs++
+		return false, err
+	}
+	st := &b.slot[q][s]
+	if check && b.o.Size > 0 {
+		switch {
+		case b.o.Kind.Verb == "write" && b.direct != nil:
+			err = verify(b.direct.target(q, s), q, st.message, &b.scratch)
+		case b.o.Kind.Verb == "write" && !st.reading:
+			st.reading = true
+			clear(b.target(q, s))
+			return true, b.postSlot(q, s, verbs.OpRead, b.in)
+		case b.o.Kind.Verb == "write":
+			err = verify(b.target(q, s), q, st.message, &b.scratch)
+		case b.o.Kind.Verb == "read":
+			err = verify(b.source(q, s), q, s, &b.scratch)
+		case b.o.Kind.Verb == "atomic":
+			if old := le64(b.source(q, s)); old != uint64(b.ended[q]) {
+				err = fmt.Errorf("atomic %d of queue pair %d returned %d", b.ended[q], q, old)
+			}
+		}
+	}
+	b.ended[q]++
+	b.free[q] = append(b.free[q], s)
+	return false, err
+}
+
+func le64(b []byte) (v uint64) {
+	for i := range 8 {
+		v |= uint64(b[i]) << (8 * i)
+	}
+	return v
+}
+
+// measure is one bandwidth measurement: the timed part, then one round in fresh contents that is
+// verified in any case.
+func (b *bandwidth) measure(r *Result) error {
+	resent, timeouts, errs := b.counters()
+	start := time.Now()
+	var more func(q, posted int) bool
+	if b.o.Duration > 0 {
+		end, looks, on := start.Add(b.o.Duration), 0, true
+		more = func(int, int) bool {
+			if looks++; looks&15 == 0 && on {
+				on = time.Now().Before(end)
+			}
+			return on
+		}
+	} else {
+		more = func(_, posted int) bool { return posted < b.o.Iterations }
+	}
+	n, err := b.run(more, false)
+	r.rate(n, time.Since(start))
+	r.Checked = "last iteration"
+	if b.o.Check {
+		r.Checked = "every message"
+	}
+	if err == nil {
+		until := make([]int, len(b.qps))
+		for q := range until {
+			until[q] = b.posted[q] + b.o.slots()
+		}
+		_, err = b.run(func(q, posted int) bool { return posted < until[q] }, true)
+	}
+	resent2, timeouts2, errs2 := b.counters()
+	r.RetransmittedPackets += resent2 - resent
+	r.Timeouts += timeouts2 - timeouts
+	r.Errors += errs2 - errs
+	return err
+}
+
+// receiver is the server's side of SEND bandwidth: it takes messages until stop, and reposts.
+type receiver struct {
+	*endpoint
+	got     []int
+	scratch []byte
+}
+
+var errStopped = errors.New("stopped")
+
+// run receives until stop is closed. Messages of one queue pair arrive in order and fill the posted
+// buffers in order.
+func (r *receiver) run(stop <-chan struct{}) error {
+	r.got = make([]int, len(r.qps))
+	for {
+		n, err := r.rcq.Poll(r.wc)
+		if err != nil {
+			return err
+		}
+		for i := range r.wc[:n] {
+			wc := &r.wc[i]
+			if err := wc.Err(); err != nil {
+				return err
+			}
+			q, s := fromWRID(wc.ID)
+			if wc.ByteLen != r.o.Size {
+				return fmt.Errorf("received %d bytes, %d were sent", wc.ByteLen, r.o.Size)
+			}
+			if r.o.Check && r.o.Size > 0 {
+				if err := verify(r.target(q, s), q, r.got[q], &r.scratch); err != nil {
+					return err
+				}
+			}
+			r.got[q]++
+			if err := r.postRecv(q, s); err != nil {
+				return err
+			}
+		}
+		if n == 0 {
+			select {
+			case <-stop:
+				return nil
+			default:
+				pause()
+			}
+		}
+	}
+}

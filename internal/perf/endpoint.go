@@ -1,0 +1,206 @@
+package perf
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"rnic/verbs"
+)
+
+// slots is how many buffers each queue pair has, on each side: one per work request in flight.
+func (o *Options) slots() int {
+	if o.Kind.Latency {
+		return 1
+	}
+	return o.Depth
+}
+
+// stride is the distance of buffers: whole cache lines.
+func (o *Options) stride() int { return max(64, (o.Size+63)&^63) }
+
+// endpoint is one side of a measurement: the objects of one NIC.
+type endpoint struct {
+	o    *Options
+	dev  *verbs.Device
+	ctx  *verbs.Context
+	pd   *verbs.PD
+	cq   *verbs.CQ
+	rcq  *verbs.CQ
+	mr   *verbs.MR // what is sent, and where READs and atomics land
+	in   *verbs.MR // what the peer writes, reads, and where receives land
+	qps  []*verbs.QP
+	psns []uint32
+	gid  int
+	mtu  int
+	wc   []verbs.WC
+}
+
+// remote is what an endpoint must know of its peer.
+type remote struct {
+	Endpoints []verbs.Endpoint `json:"endpoints"`
+	Addr      uint64           `json:"addr"` // of the peer's in buffer
+	RKey      uint32           `json:"rkey"`
+	MTU       int              `json:"mtu"`
+}
+
+func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
+	e = &endpoint{o: o, dev: dev, ctx: dev.Open(), wc: make([]verbs.WC, 64)}
+	defer func() {
+		if err != nil {
+			_ = e.ctx.Close()
+		}
+	}()
+	if e.gid, err = o.pickGID(dev); err != nil {
+		return nil, err
+	}
+	if e.pd, err = e.ctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	bytes := o.QueuePairs * o.slots() * o.stride()
+	all := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	if e.mr, err = e.pd.AllocMR(bytes, all); err != nil {
+		return nil, err
+	}
+	if e.in, err = e.pd.AllocMR(bytes, all); err != nil {
+		return nil, err
+	}
+	entries := min(o.QueuePairs*(o.slots()+1)+64, int(dev.Limits().MaxCQE))
+	if e.cq, err = e.ctx.CreateCQ(entries); err != nil {
+		return nil, err
+	}
+	if e.rcq, err = e.ctx.CreateCQ(entries); err != nil {
+		return nil, err
+	}
+	for range o.QueuePairs {
+		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + 1,
+			MaxRecv: o.slots() + 1, MaxInline: o.Inline})
+		if err != nil {
+			return nil, err
+		}
+		e.qps = append(e.qps, qp)
+		e.psns = append(e.psns, rand.Uint32()&0xffffff)
+	}
+	e.mtu = dev.MTU()
+	if o.MTU != 0 {
+		if o.MTU > e.mtu {
+			return nil, usage("MTU %d: the interface carries at most %d", o.MTU, e.mtu)
+		}
+		e.mtu = o.MTU
+	}
+	return e, nil
+}
+
+// pickGID chooses the own address: the index asked for, or the first of the family.
+func (o *Options) pickGID(dev *verbs.Device) (int, error) {
+	for _, g := range dev.GIDs() {
+		if o.GIDIndex >= 0 && g.Index == o.GIDIndex {
+			return g.Index, nil
+		}
+		if o.GIDIndex < 0 && g.GID.Addr().Is4() != o.IPv6 {
+			return g.Index, nil
+		}
+	}
+	if o.GIDIndex >= 0 {
+		return 0, usage("GID index %d: the NIC has nothing there", o.GIDIndex)
+	}
+	family := "IPv4"
+	if o.IPv6 {
+		family = "IPv6"
+	}
+	return 0, fmt.Errorf("the NIC has no %s address: choose one with --addr or --interface", family)
+}
+
+// local is what the peer must know of e.
+func (e *endpoint) local() (remote, error) {
+	r := remote{Addr: e.in.Addr(0), RKey: e.in.RKey(), MTU: e.mtu}
+	for i, q := range e.qps {
+		ep, err := q.Local(e.gid, e.psns[i])
+		if err != nil {
+			return r, err
+		}
+		r.Endpoints = append(r.Endpoints, ep)
+	}
+	return r, nil
+}
+
+// connect connects every queue pair; for SENDs receives are posted first.
+func (e *endpoint) connect(peer remote) error {
+	if len(peer.Endpoints) != len(e.qps) {
+		return fmt.Errorf("the peer has %d queue pairs, not %d: give both sides the same options", len(peer.Endpoints), len(e.qps))
+	}
+	e.mtu = min(e.mtu, peer.MTU)
+	for i, q := range e.qps {
+		if err := q.Init(verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic); err != nil {
+			return err
+		}
+		if e.o.Kind.Verb == "send" {
+			for s := range e.o.slots() {
+				if err := e.postRecv(i, s); err != nil {
+					return err
+				}
+			}
+		}
+		err := q.Connect(peer.Endpoints[i], verbs.ConnectOptions{GIDIndex: e.gid, PSN: e.psns[i], MTU: e.mtu})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// off is where the buffer of a slot begins, on both sides.
+func (e *endpoint) off(qp, slot int) int { return (qp*e.o.slots() + slot) * e.o.stride() }
+
+func (e *endpoint) postRecv(qp, slot int) error {
+	_, err := e.qps[qp].PostRecv(&verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.off(qp, slot), e.o.Size)})
+	return err
+}
+
+func wrID(qp, slot int) uint64          { return uint64(qp)<<32 | uint64(slot) }
+func fromWRID(id uint64) (qp, slot int) { return int(id >> 32), int(uint32(id)) }
+
+func (e *endpoint) close() error { return e.ctx.Close() }
+
+// counters of the NIC that a result reports.
+func (e *endpoint) counters() (resent, timeouts, errs uint64) {
+	s := e.dev.Stats()
+	return s.RetransmittedPackets, s.Timeouts, s.ErrorCompletions
+}
+
+// fill writes message n of a queue pair: 8-byte words that say where they belong.
+func fill(b []byte, qp, n int) {
+	x := uint64(qp)<<48 ^ uint64(n)*0x9e3779b97f4a7c15 ^ 0x5bd1e995
+	for i := 0; i < len(b); i += 8 {
+		x += 0x9e3779b97f4a7c15
+		v := x ^ x>>29
+		if len(b)-i >= 8 {
+			put64(b[i:], v)
+			continue
+		}
+		for k := i; k < len(b); k++ {
+			b[k] = byte(v >> (8 * (k - i)))
+		}
+	}
+}
+
+// verify tells whether b holds message n of a queue pair, and the first wrong byte.
+func verify(b []byte, qp, n int, scratch *[]byte) error {
+	if len(*scratch) < len(b) {
+		*scratch = make([]byte, len(b))
+	}
+	want := (*scratch)[:len(b)]
+	fill(want, qp, n)
+	for i := range b {
+		if b[i] != want[i] {
+			return fmt.Errorf("message %d of queue pair %d: byte %d is %#02x, not %#02x: data is wrong", n, qp, i, b[i], want[i])
+		}
+	}
+	return nil
+}
+
+func put64(b []byte, v uint64) {
+	_ = b[7]
+	for i := range 8 {
+		b[i] = byte(v >> (8 * i))
+	}
+}

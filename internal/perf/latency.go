@@ -1,0 +1,235 @@
+package perf
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"rnic/verbs"
+)
+
+// player is one side of a ping-pong.
+type player struct {
+	*endpoint
+	peer    remote
+	n       int // messages of this side so far
+	flight  int // sends that have not completed
+	wr      verbs.SendWR
+	sge     [1]verbs.SGE
+	recvs   []verbs.WC
+	scratch []byte
+}
+
+func newPlayer(e *endpoint, peer remote) *player {
+	return &player{endpoint: e, peer: peer, recvs: make([]verbs.WC, 1)}
+}
+
+// mark is the last byte of message n: it is never what it was before.
+func mark(n int) byte { return byte(n%255) + 1 }
+
+// send sends message number p.n.
+func (p *player) send() error {
+	b := p.source(0, 0)
+	if p.o.Check && len(b) > 1 {
+		fill(b[:len(b)-1], 0, p.n)
+	}
+	if len(b) > 0 {
+		b[len(b)-1] = mark(p.n)
+	}
+	p.n++
+	p.wr = verbs.SendWR{Opcode: opcodes[p.o.Kind.Verb], Flags: verbs.Signaled, RemoteAddr: p.peer.Addr, RKey: p.peer.RKey, CompareAdd: 1}
+	switch {
+	case len(b) > 0 && len(b) <= p.o.Inline:
+		p.wr.Inline = b
+	case len(b) > 0:
+		p.sge[0] = p.mr.SGE(0, len(b))
+		p.wr.SGE = p.sge[:]
+	}
+	for {
+		_, err := p.qps[0].PostSend(&p.wr)
+		if err == nil {
+			p.flight++
+			return nil
+		}
+		if err := p.reap(1); err != nil {
+			return err
+		}
+	}
+}
+
+// reap takes completions of sends, at least n of them.
+func (p *player) reap(n int) error {
+	for n > 0 || p.flight > 0 {
+		k, err := p.cq.Poll(p.wc[:min(len(p.wc), 8)])
+		if err != nil {
+			return err
+		}
+		for i := range p.wc[:k] {
+			if err := p.wc[i].Err(); err != nil {
+				return err
+			}
+		}
+		p.flight -= k
+		n -= k
+		if k == 0 {
+			if n <= 0 {
+				return nil
+			}
+			pause()
+		}
+	}
+	return nil
+}
+
+// arrived tells whether the peer's message number n is there.
+func (p *player) arrived(n int) (bool, error) {
+	if p.o.Kind.Verb == "send" {
+		k, err := p.rcq.Poll(p.recvs)
+		if k == 0 || err != nil {
+			return false, err
+		}
+		if err := p.recvs[0].Err(); err != nil {
+			return false, err
+		}
+		if err := p.check(n); err != nil {
+			return false, err
+		}
+		return true, p.postRecv(0, 0)
+	}
+	b := p.target(0, 0)
+	if lastByte(b) != mark(n) {
+		p.dev.Progress()
+		if lastByte(b) != mark(n) {
+			return false, nil
+		}
+	}
+	return true, p.check(n)
+}
+
+func (p *player) check(n int) error {
+	b := p.target(0, 0)
+	if !p.o.Check || len(b) < 2 {
+		return nil
+	}
+	return verify(b[:len(b)-1], 0, n, &p.scratch)
+}
+
+// lastByte loads the last byte of b, which the NIC may be writing.
+func lastByte(b []byte) byte {
+	p := unsafe.Pointer(&b[len(b)-1])
+	if uintptr(p)&7 == 7 {
+		w := atomic.LoadUint64((*uint64)(unsafe.Add(p, -7)))
+		return (*[8]byte)(unsafe.Pointer(&w))[7]
+	}
+	runtime.KeepAlive(b)
+	return *(*byte)(p)
+}
+
+// await waits for the peer's message number n.
+func (p *player) await(n int, stop func() bool) error {
+	for spins := 0; ; spins++ {
+		ok, err := p.arrived(n)
+		if ok || err != nil {
+			return err
+		}
+		if spins&1023 == 1023 && stop != nil && stop() {
+			return errStopped
+		}
+		pause()
+	}
+}
+
+// pause is a moment of polling: other goroutines may run.
+func pause() { runtime.Gosched() }
+
+// latency measures. other is the peer's player when it is in this process: then one goroutine plays
+// both, in turn. The times are half round trips for WRITE and SEND, whole ones for READ and atomics.
+func (p *player) latency(r *Result, other *player) error {
+	resent, timeouts, errs := p.counters()
+	warm := min(1000, max(10, p.o.Iterations/10))
+	var samples []int64
+	if p.o.Iterations > 0 {
+		samples = make([]int64, 0, p.o.Iterations)
+	}
+	start := time.Now()
+	for i := 0; ; i++ {
+		if i == warm {
+			start = time.Now()
+		}
+		if p.o.Duration > 0 && i > warm && time.Since(start) >= p.o.Duration || p.o.Duration == 0 && i == warm+p.o.Iterations {
+			break
+		}
+		t := time.Now()
+		if err := p.round(i, other); err != nil {
+			return err
+		}
+		if i >= warm {
+			samples = append(samples, int64(time.Since(t)))
+		}
+	}
+	r.rate(len(samples), time.Since(start))
+	if p.o.Kind.Verb == "write" || p.o.Kind.Verb == "send" {
+		for i := range samples {
+			samples[i] /= 2
+		}
+	}
+	r.latency(samples)
+	r.Checked = "last iteration"
+	if p.o.Check {
+		r.Checked = "every message"
+	}
+	resent2, timeouts2, errs2 := p.counters()
+	r.RetransmittedPackets += resent2 - resent
+	r.Timeouts += timeouts2 - timeouts
+	r.Errors += errs2 - errs
+	return nil
+}
+
+// round is one exchange.
+func (p *player) round(i int, other *player) error {
+	if err := p.send(); err != nil {
+		return err
+	}
+	if p.o.Kind.Verb == "read" || p.o.Kind.Verb == "atomic" {
+		if err := p.reap(1); err != nil {
+			return err
+		}
+		return p.checkLanded(i)
+	}
+	if other != nil {
+		if err := other.answer(i, nil); err != nil {
+			return err
+		}
+	}
+	if err := p.await(i, nil); err != nil {
+		return err
+	}
+	return p.reap(0)
+}
+
+// checkLanded verifies what a READ or an atomic brought.
+func (p *player) checkLanded(i int) error {
+	if p.o.Kind.Verb == "atomic" {
+		if old := le64(p.source(0, 0)); old != uint64(i) {
+			return fmt.Errorf("atomic %d returned %d", i, old)
+		}
+		return nil
+	}
+	if !p.o.Check {
+		return nil
+	}
+	return verify(p.source(0, 0), 0, 0, &p.scratch)
+}
+
+// answer waits for message i and sends one back.
+func (p *player) answer(i int, stop func() bool) error {
+	if err := p.await(i, stop); err != nil {
+		return err
+	}
+	if err := p.send(); err != nil {
+		return err
+	}
+	return p.reap(0)
+}

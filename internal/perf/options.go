@@ -1,0 +1,175 @@
+// Package perf measures the NIC with its own verbs, as perftest does: bandwidth and latency of
+// WRITE, READ, SEND and atomics, between two processes over the network, or between two NICs in
+// this process over UDP on loopback.
+package perf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"rnic/internal/device"
+	"rnic/internal/fault"
+	"rnic/internal/nic"
+)
+
+// ErrUsage is wrapped by errors about bad options: exit code 2.
+var ErrUsage = errors.New("bad option")
+
+func usage(format string, a ...any) error {
+	return fmt.Errorf("%w: %s", ErrUsage, fmt.Sprintf(format, a...))
+}
+
+// Kind is what is measured.
+type Kind struct {
+	Verb    string // write, read, send, atomic
+	Latency bool
+}
+
+// ParseKind reads "write-bw" and the like.
+func ParseKind(s string) (Kind, error) {
+	verb, what, _ := strings.Cut(s, "-")
+	switch verb {
+	case "write", "read", "send", "atomic":
+		if what == "bw" || what == "lat" {
+			return Kind{verb, what == "lat"}, nil
+		}
+	}
+	return Kind{}, usage("operation %q: one of write, read, send, atomic with -bw or -lat is needed", s)
+}
+
+func (k Kind) String() string {
+	if k.Latency {
+		return k.Verb + "-lat"
+	}
+	return k.Verb + "-bw"
+}
+
+// Options are those of `rnic perf`.
+type Options struct {
+	Kind       Kind
+	Server     string // host to connect to; empty: be the server, unless Loopback
+	Loopback   bool
+	TCPPort    int
+	Size       int
+	AllSizes   bool
+	Iterations int
+	Duration   time.Duration // instead of Iterations
+	Depth      int           // work requests in flight of each queue pair
+	QueuePairs int
+	MTU        int
+	Addrs      []netip.Addr
+	Interface  string
+	IPv6       bool
+	GIDIndex   int // -1: chosen
+	Inline     int // -1: chosen
+	Check      bool
+	Faults     []string
+	Capture    string
+	JSON       bool
+	Process    bool // the target buffer lives in a child process
+	NoEarly    bool // early resend off
+	Buffer     int  // receive socket bytes
+}
+
+const maxSize = 1 << 30
+
+// Validate checks the options and fills in what was not chosen.
+func (o *Options) Validate() error {
+	switch {
+	case o.Size < 0 || o.Size > maxSize:
+		return usage("size %d: 0 to %d bytes are possible", o.Size, maxSize)
+	case o.Kind.Verb == "atomic" && o.Size != 0 && o.Size != 8:
+		return usage("size %d: atomics have 8 bytes", o.Size)
+	case o.Kind.Verb == "write" && o.Kind.Latency && o.Size == 0:
+		o.Size = 2
+	case o.Iterations < 0 || o.Duration < 0:
+		return usage("iterations and duration must be positive")
+	case o.Depth < 0 || o.Depth > 8192:
+		return usage("depth %d: 1 to 8192 are possible", o.Depth)
+	case o.QueuePairs < 1 || o.QueuePairs > 10000:
+		return usage("%d queue pairs: 1 to 10000 are possible", o.QueuePairs)
+	case o.Inline > 512:
+		return usage("inline %d: at most 512 bytes are possible", o.Inline)
+	case o.Process && !(o.Loopback && o.Kind == Kind{Verb: "write"}):
+		return usage("--memory=process goes with write-bw --loopback")
+	case o.Server != "" && o.Loopback:
+		return usage("a server address and --loopback exclude each other")
+	case o.AllSizes && o.Kind.Verb == "atomic":
+		return usage("-a: atomics have 8 bytes")
+	}
+	switch o.MTU {
+	case 0, 256, 512, 1024, 2048, 4096:
+	default:
+		return usage("MTU %d: 256, 512, 1024, 2048 or 4096 are possible", o.MTU)
+	}
+	if o.Kind.Verb == "atomic" {
+		o.Size = 8
+	}
+	if o.Iterations == 0 && o.Duration == 0 {
+		o.Iterations = 5000
+		if o.Kind.Latency {
+			o.Iterations = 20000
+		}
+	}
+	if o.Depth == 0 {
+		o.Depth = 32
+	}
+	if o.Inline < 0 {
+		o.Inline = 0
+		if o.Kind.Latency && o.Kind.Verb != "read" && o.Kind.Verb != "atomic" {
+			o.Inline = 220
+		}
+	}
+	_, _, err := o.faults()
+	return err
+}
+
+// faults reads --fault: each "[send:|recv:]SPEC"; without a direction it holds for what is sent.
+func (o *Options) faults() (send, recv *fault.Spec, err error) {
+	for _, text := range o.Faults {
+		dir, spec := "send", text
+		if rest, ok := strings.CutPrefix(text, "send:"); ok {
+			spec = rest
+		} else if rest, ok := strings.CutPrefix(text, "recv:"); ok {
+			dir, spec = "recv", rest
+		}
+		s, err := fault.Parse(spec)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: --fault: %v", ErrUsage, err)
+		}
+		if dir == "send" {
+			send = &s
+		} else {
+			recv = &s
+		}
+	}
+	return send, recv, nil
+}
+
+// deviceConfig is the configuration of one NIC. side is 0 for the server's, 1 for the client's.
+func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, error) {
+	send, recv, err := o.faults()
+	if err != nil {
+		return device.Config{}, err
+	}
+	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
+		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
+		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
+	if side == 1 && o.Loopback {
+		cfg.Capture = "" // one capture shows everything
+	}
+	return cfg, nil
+}
+
+// offset gives the two NICs of one process different faults.
+func offset(s *fault.Spec, side int) *fault.Spec {
+	if s == nil {
+		return nil
+	}
+	c := *s
+	c.Seed += uint64(side) * 0x9e3779b97f4a7c15
+	return &c
+}

@@ -1,0 +1,95 @@
+package perf
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// Latency is a distribution in nanoseconds.
+type Latency struct {
+	Min  int64 `json:"min"`
+	P50  int64 `json:"p50"`
+	P99  int64 `json:"p99"`
+	P999 int64 `json:"p999"`
+	Max  int64 `json:"max"`
+}
+
+// Result is what one measurement found.
+type Result struct {
+	Operation            string   `json:"operation"`
+	SizeBytes            int      `json:"size_bytes"`
+	Iterations           int      `json:"iterations"`
+	QueuePairs           int      `json:"queue_pairs"`
+	Transport            string   `json:"transport"`
+	MTUBytes             int      `json:"mtu_bytes"`
+	BytesPerSecond       float64  `json:"bytes_per_second"`
+	MessagesPerSecond    float64  `json:"messages_per_second"`
+	LatencyNS            *Latency `json:"latency_ns"` // null for bandwidth
+	RetransmittedPackets uint64   `json:"retransmitted_packets"`
+	Timeouts             uint64   `json:"timeouts"`
+	Errors               uint64   `json:"errors"`
+	Checked              string   `json:"checked"` // "every message" or "last iteration"
+}
+
+// rate fills in what follows from the number of messages and the time.
+func (r *Result) rate(messages int, took time.Duration) {
+	s := took.Seconds()
+	if s <= 0 {
+		s = 1e-9
+	}
+	r.Iterations = messages
+	r.MessagesPerSecond = float64(messages) / s
+	r.BytesPerSecond = r.MessagesPerSecond * float64(r.SizeBytes)
+}
+
+// latency summarises samples, which it sorts.
+func (r *Result) latency(samples []int64) {
+	if len(samples) == 0 {
+		return
+	}
+	slices.Sort(samples)
+	at := func(q float64) int64 { return samples[min(len(samples)-1, int(q*float64(len(samples))))] }
+	r.LatencyNS = &Latency{samples[0], at(0.5), at(0.99), at(0.999), samples[len(samples)-1]}
+}
+
+// Printer writes results as a table or as JSON objects, one a line.
+type Printer struct {
+	W      io.Writer
+	JSON   bool
+	header bool
+}
+
+// Print writes one result.
+func (p *Printer) Print(r *Result) error {
+	if p.JSON {
+		b, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(p.W, "%s\n", b)
+		return err
+	}
+	if !p.header {
+		p.header = true
+		if r.LatencyNS != nil {
+			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %9s %9s %9s %9s %9s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
+				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", "resent", "timeouts", "errors")
+		} else {
+			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %10s %12s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
+				"GB/s", "messages/s", "resent", "timeouts", "errors")
+		}
+	}
+	us := func(ns int64) float64 { return float64(ns) / 1000 }
+	var err error
+	if l := r.LatencyNS; l != nil {
+		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %9.2f %9.2f %9.2f %9.2f %9.2f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
+			r.QueuePairs, r.MTUBytes, us(l.Min), us(l.P50), us(l.P99), us(l.P999), us(l.Max), r.RetransmittedPackets, r.Timeouts, r.Errors)
+	} else {
+		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
+			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, r.RetransmittedPackets, r.Timeouts, r.Errors)
+	}
+	return err
+}

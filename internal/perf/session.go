@@ -1,0 +1,415 @@
+package perf
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"rnic/internal/device"
+	"rnic/verbs"
+)
+
+// Run runs `rnic perf` with the options, which have been validated.
+func Run(ctx context.Context, o *Options, p *Printer) error {
+	switch {
+	case o.Process:
+		return runProcess(ctx, o, p)
+	case o.Loopback:
+		return runLoopback(o, p)
+	case o.Server == "":
+		return serve(ctx, o, p)
+	}
+	return runClient(ctx, o, p)
+}
+
+// sizes are the message sizes to measure, one after the other.
+func (o *Options) sizes() []int {
+	if !o.AllSizes {
+		return []int{o.Size}
+	}
+	var s []int
+	for n := 2; n <= 8<<20; n *= 2 {
+		s = append(s, n)
+	}
+	return s
+}
+
+// forSize is o for one size: fewer iterations of big messages.
+func (o *Options) forSize(size int) *Options {
+	c := *o
+	c.Size = size
+	if o.AllSizes && o.Duration == 0 {
+		c.Iterations = max(50, min(o.Iterations, (1<<30)/size))
+	}
+	return &c
+}
+
+func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
+	cfg, err := o.deviceConfig(addrs, side)
+	if err != nil {
+		return nil, err
+	}
+	d, err := device.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return verbs.Wrap(d), nil
+}
+
+func (o *Options) result(e *endpoint) *Result {
+	return &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: "RC", MTUBytes: e.mtu}
+}
+
+// loopbackAddrs are the addresses of two NICs in one process.
+func (o *Options) loopbackAddrs() (server, client netip.Addr, err error) {
+	if len(o.Addrs) >= 2 {
+		return o.Addrs[0], o.Addrs[1], nil
+	}
+	if !o.IPv6 {
+		return netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2"), nil
+	}
+	server = netip.MustParseAddr("::1")
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		n, ok := netip.AddrFromSlice(a.(*net.IPNet).IP)
+		if n = n.Unmap(); ok && n.Is6() && n != server && !n.IsLinkLocalUnicast() {
+			return server, n, nil
+		}
+	}
+	return server, client, fmt.Errorf("--loopback with IPv6 needs two addresses for its two NICs, and there is only ::1: "+
+		"add one (ip addr add fd00::1/128 dev lo) or name two with --addr: %w", ErrUsage)
+}
+
+// runLoopback measures between two NICs of this process, over UDP on loopback.
+func runLoopback(o *Options, p *Printer) error {
+	a, b, err := o.loopbackAddrs()
+	if err != nil {
+		return err
+	}
+	sdev, err := open(o, []netip.Addr{a}, 0)
+	if err != nil {
+		return err
+	}
+	defer sdev.Close()
+	cdev, err := open(o, []netip.Addr{b}, 1)
+	if err != nil {
+		return err
+	}
+	defer cdev.Close()
+	for _, size := range o.sizes() {
+		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
+		if err != nil {
+			return fmt.Errorf("%s, %d bytes: %w", o.Kind, size, err)
+		}
+		if err := p.Print(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
+	s, c, err := pair(o, sdev, cdev)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	defer c.close()
+	server, err := s.local()
+	if err != nil {
+		return nil, err
+	}
+	r := o.result(c)
+	resent, timeouts, errs := s.counters()
+	if o.Kind.Latency {
+		var other *player
+		client, err := c.local()
+		if err != nil {
+			return nil, err
+		}
+		if o.Kind.Verb == "write" || o.Kind.Verb == "send" {
+			other = newPlayer(s, client)
+		} else {
+			s.prepare()
+		}
+		if err := newPlayer(c, server).latency(r, other); err != nil {
+			return nil, err
+		}
+	} else {
+		s.prepare()
+		stop, failed := make(chan struct{}), make(chan error, 1)
+		if o.Kind.Verb == "send" {
+			go func() { failed <- (&receiver{endpoint: s}).run(stop) }()
+		} else {
+			failed <- nil
+		}
+		err := newBandwidth(c, server, s).measure(r)
+		close(stop)
+		if err := errors.Join(err, <-failed); err != nil {
+			return nil, err
+		}
+	}
+	resent2, timeouts2, errs2 := s.counters()
+	r.RetransmittedPackets += resent2 - resent
+	r.Timeouts += timeouts2 - timeouts
+	r.Errors += errs2 - errs
+	return r, nil
+}
+
+// pair makes and connects the two endpoints.
+func pair(o *Options, sdev, cdev *verbs.Device) (s, c *endpoint, err error) {
+	if s, err = newEndpoint(o, sdev); err != nil {
+		return nil, nil, err
+	}
+	if c, err = newEndpoint(o, cdev); err != nil {
+		s.close()
+		return nil, nil, err
+	}
+	server, err1 := s.local()
+	client, err2 := c.local()
+	err = errors.Join(err1, err2)
+	if err == nil {
+		err = s.connect(client)
+	}
+	if err == nil {
+		err = c.connect(server)
+	}
+	if err != nil {
+		s.close()
+		c.close()
+		return nil, nil, err
+	}
+	return s, c, nil
+}
+
+// prepare fills the server's buffers with what READs must find.
+func (e *endpoint) prepare() {
+	if e.o.Kind.Verb != "read" {
+		return
+	}
+	for q := range e.qps {
+		for s := range e.o.slots() {
+			fill(e.target(q, s), q, s)
+		}
+	}
+}
+
+// protocolVersion is that of the messages between client and server.
+const protocolVersion = 1
+
+// hello is the client's first message of each measurement; the server adopts its options.
+type hello struct {
+	Version    int    `json:"version"`
+	Operation  string `json:"operation"`
+	Size       int    `json:"size"`
+	QueuePairs int    `json:"queue_pairs"`
+	Depth      int    `json:"depth"`
+	Inline     int    `json:"inline"`
+	Check      bool   `json:"check"`
+	Remote     remote `json:"remote"`
+	Done       bool   `json:"done"` // no further measurement
+}
+
+// reply is the server's answer: its side, and at the end its counters.
+type reply struct {
+	Error    string `json:"error,omitempty"`
+	Remote   remote `json:"remote"`
+	Resent   uint64 `json:"resent"`
+	Timeouts uint64 `json:"timeouts"`
+	Errors   uint64 `json:"errors"`
+}
+
+type conn struct {
+	net.Conn
+	enc *json.Encoder
+	dec *json.Decoder
+}
+
+func newConn(c net.Conn) *conn { return &conn{c, json.NewEncoder(c), json.NewDecoder(c)} }
+
+// runClient measures against a server.
+func runClient(ctx context.Context, o *Options, p *Printer) error {
+	dev, err := open(o, o.Addrs, 1)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	d := net.Dialer{Timeout: 10 * time.Second}
+	raw, err := d.DialContext(ctx, "tcp", net.JoinHostPort(o.Server, strconv.Itoa(o.TCPPort)))
+	if err != nil {
+		return fmt.Errorf("connecting to the server: %w: is `rnic perf %s` running there?", err, o.Kind)
+	}
+	c := newConn(raw)
+	defer c.Close()
+	for _, size := range o.sizes() {
+		r, err := clientOnce(o.forSize(size), dev, c)
+		if err != nil {
+			return fmt.Errorf("%s, %d bytes: %w", o.Kind, size, err)
+		}
+		if err := p.Print(r); err != nil {
+			return err
+		}
+	}
+	return c.enc.Encode(hello{Version: protocolVersion, Done: true})
+}
+
+func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
+	e, err := newEndpoint(o, dev)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	own, err := e.local()
+	if err != nil {
+		return nil, err
+	}
+	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
+		Inline: o.Inline, Check: o.Check, Remote: own}
+	server, err := c.exchange(h)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.connect(server.Remote); err != nil {
+		return nil, err
+	}
+	r := o.result(e)
+	if o.Kind.Latency {
+		err = newPlayer(e, server.Remote).latency(r, nil)
+	} else {
+		err = newBandwidth(e, server.Remote, nil).measure(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	end, err := c.exchange("done")
+	r.RetransmittedPackets += end.Resent
+	r.Timeouts += end.Timeouts
+	r.Errors += end.Errors
+	return r, err
+}
+
+// exchange sends one message and reads the answer.
+func (c *conn) exchange(m any) (r reply, err error) {
+	if err = c.enc.Encode(m); err == nil {
+		err = c.dec.Decode(&r)
+	}
+	if err == nil && r.Error != "" {
+		err = fmt.Errorf("the server says: %s", r.Error)
+	}
+	return r, err
+}
+
+// serve serves one client and ends.
+func serve(ctx context.Context, o *Options, p *Printer) error {
+	dev, err := open(o, o.Addrs, 0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(o.TCPPort)))
+	if err != nil {
+		return fmt.Errorf("waiting for the client: %w", err)
+	}
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	if !p.JSON {
+		fmt.Fprintf(p.W, "waiting for a client on TCP port %d\n", o.TCPPort)
+	}
+	raw, err := l.Accept()
+	if err != nil {
+		return fmt.Errorf("waiting for the client: %w", err)
+	}
+	c := newConn(raw)
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	for {
+		var h hello
+		if err := c.dec.Decode(&h); err != nil {
+			return fmt.Errorf("the client is gone: %w", err)
+		}
+		if h.Done {
+			return nil
+		}
+		if err := serveOnce(o, dev, c, &h); err != nil {
+			_ = c.enc.Encode(reply{Error: err.Error()})
+			return err
+		}
+	}
+}
+
+func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
+	if h.Version != protocolVersion {
+		return fmt.Errorf("the client speaks version %d of the protocol, this server %d: use the same rnic", h.Version, protocolVersion)
+	}
+	kind, err := ParseKind(h.Operation)
+	if err != nil {
+		return err
+	}
+	if kind != o.Kind {
+		return fmt.Errorf("the client measures %s, this server was started for %s", kind, o.Kind)
+	}
+	own := *o
+	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check
+	if err := own.Validate(); err != nil {
+		return err
+	}
+	e, err := newEndpoint(&own, dev)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	e.prepare()
+	r := reply{}
+	if r.Remote, err = e.local(); err != nil {
+		return err
+	}
+	if err := e.connect(h.Remote); err != nil {
+		return err
+	}
+	resent, timeouts, errs := e.counters()
+	if err := c.enc.Encode(r); err != nil {
+		return err
+	}
+	if err := e.serveData(h.Remote, c); err != nil {
+		return err
+	}
+	resent2, timeouts2, errs2 := e.counters()
+	return c.enc.Encode(reply{Resent: resent2 - resent, Timeouts: timeouts2 - timeouts, Errors: errs2 - errs})
+}
+
+// serveData plays the server's part until the client says that it is done.
+func (e *endpoint) serveData(client remote, c *conn) error {
+	var done atomic.Bool
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		var word string
+		err := c.dec.Decode(&word)
+		done.Store(true)
+		close(stop)
+		ended <- err
+	}()
+	var err error
+	switch {
+	case e.o.Kind.Verb == "send" && !e.o.Kind.Latency:
+		err = (&receiver{endpoint: e}).run(stop)
+	case e.o.Kind.Latency && (e.o.Kind.Verb == "write" || e.o.Kind.Verb == "send"):
+		p := newPlayer(e, client)
+		for i := 0; err == nil; i++ {
+			err = p.answer(i, done.Load)
+		}
+		if errors.Is(err, errStopped) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return <-ended
+}
