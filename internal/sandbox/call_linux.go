@@ -17,6 +17,7 @@ type call struct {
 	id   atomic.Uint64 // of the notification to answer; a repeated call takes it over
 	head [24]byte      // of the argument, to know a repeated call by (see replay)
 	done atomic.Bool
+	void atomic.Bool // the Device has been told that nobody waits, and so has done nothing
 
 	node *node // for Inject: the device node, or that of the file the call is on
 
@@ -34,7 +35,7 @@ func (c *call) PID() int {
 	if c.pid == 0 {
 		pid := threadGroup(c.TID())
 		// The number means the caller only if the caller was alive while it was looked up.
-		if pid != 0 && c.s.watch.track(pid) && c.Valid() {
+		if pid != 0 && c.s.watch.track(pid) && c.s.l.valid(c.id.Load()) {
 			c.pid = pid
 		}
 	}
@@ -43,9 +44,14 @@ func (c *call) PID() int {
 
 func (c *call) ReadMem(addr uint64, p []byte) error  { return readMem(c.TID(), addr, p) }
 func (c *call) WriteMem(addr uint64, p []byte) error { return writeMem(c.TID(), addr, p) }
-func (c *call) Valid() bool                          { return c.s.l.valid(c.id.Load()) }
 func (c *call) Nonblocking(fd int) bool              { return openFlags(c.TID(), fd)&unix.O_NONBLOCK != 0 }
 func (c *call) SignalPending() bool                  { return signalPending(c.TID()) }
+
+func (c *call) Valid() bool {
+	ok := c.s.l.valid(c.id.Load())
+	c.void.Store(!ok)
+	return ok
+}
 
 func (c *call) File(fd int) *File {
 	id, ok := fileAt(c.TID(), fd)
@@ -65,6 +71,7 @@ func (c *call) Inject(fd int, r Range, closeOnExec bool, data any) (int, *File, 
 		if fresh {
 			c.s.files.remove(f)
 		}
+		c.void.Store(e == unix.ENOENT)
 		return -1, nil, e
 	}
 	return n, f, nil

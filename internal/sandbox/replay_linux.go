@@ -66,7 +66,7 @@ func (p *replay) answer(c *call, r notifResp) {
 		delete(p.open, c.n.tid)
 	}
 	r.id = c.id.Load()
-	if c.s.l.send(&r) == unix.ENOENT && r.flags == 0 {
+	if c.s.l.send(&r) == unix.ENOENT && r.flags == 0 && !c.void.Load() {
 		if len(p.lost) >= 4096 { // of threads that died: forget them all
 			clear(p.lost)
 		}

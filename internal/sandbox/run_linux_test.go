@@ -1,0 +1,383 @@
+//go:build linux && (amd64 || arm64)
+
+package sandbox
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ordinary makes a run that of an ordinary user; false if we are one.
+func ordinary(t *testing.T, r *testRun) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Log("already an ordinary user")
+		return
+	}
+	r.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+	dir := filepath.Dir(r.summary)
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The test binary lies in a directory of root's.
+	self, _ := os.Executable()
+	b, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(dir, "test")
+	if err := os.WriteFile(copied, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i, a := range r.Args {
+		if a == self {
+			r.Args[i] = copied
+		}
+	}
+	r.Path = copied
+	for i, e := range r.Env {
+		if strings.HasPrefix(e, "SELF=") {
+			r.Env[i] = "SELF=" + copied
+		}
+	}
+}
+
+// TestClients runs what needs nothing but success, as root and as an ordinary user.
+func TestClients(t *testing.T) {
+	for _, name := range []string{"dup", "exec", "execfails", "tree", "threads", "socket"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, sum := must(t, "client", name)
+			if sum.Live != 0 || sum.Opened != sum.Closed {
+				t.Errorf("left over: %+v", sum)
+			}
+		})
+		t.Run(name+"/ordinary user", func(t *testing.T) {
+			t.Parallel()
+			r := launch(t, "client", name)
+			ordinary(t, r)
+			_, sum := mustRun(t, r)
+			if sum.Live != 0 || sum.Opened != sum.Closed {
+				t.Errorf("left over: %+v", sum)
+			}
+		})
+	}
+}
+
+// TestSignalsDoNotRepeatCalls: each object that a program creates under a rain of signals is created once,
+// with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (seccomp(2)) and without.
+func TestSignalsDoNotRepeatCalls(t *testing.T) {
+	const objects = 10000
+	for _, old := range []string{"", "1"} {
+		t.Run("not killable="+old, func(t *testing.T) {
+			t.Parallel()
+			r := launch(t, "client", "alarm", strconv.Itoa(objects))
+			r.Env = append(r.Env, "SANDBOX_TEST_NOT_KILLABLE="+old)
+			out, sum := mustRun(t, r)
+			if out != "true" {
+				t.Error("no signal arrived")
+			}
+			if sum.Created != objects || sum.Destroyed != objects || sum.Live != 0 {
+				t.Errorf("created %d, destroyed %d, left %d; want %d, %d, 0", sum.Created, sum.Destroyed, sum.Live, objects, objects)
+			}
+		})
+	}
+}
+
+// TestExecTellsTheDevice: one MemoryGone for the exec, and the process exits later without another, since the new
+// program has registered nothing.
+func TestExecTellsTheDevice(t *testing.T) {
+	out, sum := must(t, "client", "exec")
+	if len(sum.MemoryGone) != 1 || strconv.Itoa(sum.MemoryGone[0]) != out {
+		t.Errorf("MemoryGone %v, want once for process %s", sum.MemoryGone, out)
+	}
+	_, sum = must(t, "client", "execfails")
+	if len(sum.MemoryGone) != 1 {
+		t.Errorf("MemoryGone %v, want once, at the exit", sum.MemoryGone)
+	}
+}
+
+func TestWrites(t *testing.T) {
+	_, sum := must(t, "client", "writes")
+	cm := "doorbell" + strings.Repeat("\x00", DoorbellSize-8)
+	if len(sum.Writes) != 2 || sum.Writes[0] != "verbs command" || sum.Writes[1] != cm {
+		t.Errorf("writes seen: %q", sum.Writes)
+	}
+}
+
+// TestProgramLeavesAProcess: the front returns with the program, the device stays for the rest.
+func TestProgramLeavesAProcess(t *testing.T) {
+	r := launch(t, "client", "fork")
+	if out, _ := mustRun(t, r); out != "1: CA\n" {
+		t.Errorf("output of the child left behind: %q", out)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "script")
+	os.WriteFile(script, []byte("exit 9\n"), 0o755)
+	plain := filepath.Join(dir, "plain")
+	os.WriteFile(plain, []byte("x"), 0o644)
+	broken := filepath.Join(dir, "broken")
+	os.WriteFile(broken, []byte("#!/nonexistent/interpreter\n"), 0o755)
+	for _, c := range []struct {
+		argv []string
+		code int
+		err  string
+	}{
+		{[]string{"true"}, 0, ""},
+		{[]string{"sh", "-c", "exit 42"}, 42, ""},
+		{[]string{"sh", "-c", "kill -TERM $$"}, 128 + 15, ""},
+		{[]string{"sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{[]string{script}, 9, ""}, // no #!: ENOEXEC of execve, run by the shell as execvp does
+		{[]string{"no-such-command"}, ExitNotFound, "no-such-command: command not found"},
+		{[]string{"./no/such"}, ExitNotFound, "./no/such: command not found"},
+		{[]string{plain}, ExitNotExecutable, "cannot be executed"},
+		{[]string{dir}, ExitNotExecutable, "is a directory"},
+		{[]string{broken}, ExitNotFound, "broken: command not found"},
+	} {
+		t.Run(c.argv[0], func(t *testing.T) {
+			t.Parallel()
+			r := launch(t, c.argv...)
+			code := r.run(t)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			if got := r.err.String(); c.err == "" && got != "" || !strings.Contains(got, c.err) || c.err != "" && lines(got) != 1 {
+				t.Errorf("stderr %q, want one line with %q", got, c.err)
+			}
+		})
+	}
+}
+
+func TestStreamsPass(t *testing.T) {
+	r := launch(t, "sh", "-c", "cat; echo error >&2; cat <&5")
+	r.Stdin = strings.NewReader("input\n")
+	f, err := os.Open("/proc/sys/kernel/ostype")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r.ExtraFiles = []*os.File{nil, nil, f} // number 5
+	code := r.run(t)
+	if code != 0 || r.out.String() != "input\nLinux\n" || r.err.String() != "error\n" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, r.out.String(), r.err.String())
+	}
+}
+
+func TestSignalsPass(t *testing.T) {
+	r := launch(t, "client", "signals")
+	r.Stdout = nil
+	pipe, err := r.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(pipe)
+	expect := func(want string) {
+		t.Helper()
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("program says %q, want %q; stderr %q", lines.Text(), want, r.err.String())
+		}
+	}
+	expect("ready")
+	for _, s := range []syscall.Signal{unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTERM} {
+		r.Process.Signal(s)
+		expect(s.String())
+	}
+	if code := r.code(t); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+}
+
+// sleeping starts the client of that name and returns the processes of the run: those of the program, and the
+// supervisor.
+func sleeping(t *testing.T, r *testRun) (programs []int, supervisor int) {
+	t.Helper()
+	r.Stdout = nil
+	pipe, err := r.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	sc := bufio.NewScanner(pipe)
+	for len(programs) < 4 && sc.Scan() {
+		pid, err := strconv.Atoi(sc.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		programs = append(programs, pid)
+	}
+	if len(programs) < 4 {
+		t.Fatalf("processes %v; stderr %q", programs, r.err.String())
+	}
+	b, err := exec.Command("ps", "-o", "pid=", "--ppid", strconv.Itoa(r.Process.Pid)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor, err = strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatalf("children of the front: %q", b)
+	}
+	return programs, supervisor
+}
+
+// gone waits until none of the processes exists.
+func gone(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		for i := 0; ; i++ {
+			if state, _ := stateOf(pid); state == 0 || state == 'Z' {
+				break
+			}
+			if i > 1000 {
+				t.Errorf("process %d still runs", pid)
+				unix.Kill(pid, unix.SIGKILL)
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+func TestKilledSupervisor(t *testing.T) {
+	r := launch(t, "client", "sleep")
+	programs, supervisor := sleeping(t, r)
+	unix.Kill(supervisor, unix.SIGKILL)
+	if code := r.code(t); code != ExitFailure {
+		t.Errorf("exit code %d, want %d", code, ExitFailure)
+	}
+	if got := r.err.String(); lines(got) != 1 || !strings.Contains(got, "SIGKILL") || !strings.Contains(got, strconv.Itoa(supervisor)) {
+		t.Errorf("stderr %q, want one line that names process %d and SIGKILL", got, supervisor)
+	}
+	gone(t, programs)
+}
+
+func TestKilledFront(t *testing.T) {
+	r := launch(t, "client", "sleep")
+	programs, supervisor := sleeping(t, r)
+	r.Process.Kill()
+	r.Wait()
+	gone(t, append(programs, supervisor))
+	if got := r.err.String(); got != "" {
+		t.Errorf("stderr %q", got)
+	}
+}
+
+func TestStopAndContinue(t *testing.T) {
+	r := launch(t, "client", "sleep")
+	programs, _ := sleeping(t, r)
+	program := programs[len(programs)-1]
+	for _, pid := range programs {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.Contains(string(name), "client") {
+			program = pid
+		}
+	}
+	await := func(pid int, stopped bool) {
+		t.Helper()
+		for i := 0; i < 500; i++ {
+			if s, _ := stateOf(pid); (s == 'T') == stopped {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("process %d: stopped is not %v", pid, stopped)
+	}
+	r.Process.Signal(unix.SIGTSTP)
+	await(program, true)
+	await(r.Process.Pid, true)
+	r.Process.Signal(unix.SIGCONT)
+	await(r.Process.Pid, false)
+	await(program, false)
+	r.Process.Kill()
+	r.Wait()
+	gone(t, programs)
+}
+
+func TestNested(t *testing.T) {
+	self, _ := os.Executable()
+	r := launch(t, self, "front", "", "true")
+	if code := r.run(t); code != ExitFailure {
+		t.Errorf("exit code %d, want %d", code, ExitFailure)
+	}
+	if got := r.err.String(); lines(got) != 1 || !strings.Contains(got, ErrNested.Error()) {
+		t.Errorf("stderr %q, want one line with %q", got, ErrNested)
+	}
+}
+
+func TestSuperviseFails(t *testing.T) {
+	r := launch(t, "true")
+	r.Args[2] = "fail"
+	if code := r.run(t); code != ExitFailure || r.err.String() != "rnic run: the null device is out of order\n" {
+		t.Errorf("exit code %d, stderr %q", code, r.err.String())
+	}
+}
+
+// TestTwoPrograms: children inherit the filter.
+func TestTwoPrograms(t *testing.T) {
+	self, _ := os.Executable()
+	_, sum := must(t, "sh", "-c", self+" client socket & "+self+" client dup; wait")
+	if sum.Opened != 2 || sum.Closed != 2 {
+		t.Errorf("opened %d, closed %d, want 2", sum.Opened, sum.Closed)
+	}
+}
+
+// TestDescriptorLimit: the ranges lie below RLIMIT_NOFILE, which the program gets as it was.
+func TestDescriptorLimit(t *testing.T) {
+	self, _ := os.Executable()
+	for _, c := range []struct {
+		limit  string
+		lo, hi int
+	}{{"256", 192, 224}, {"1024", 800, 880}, {"4096", 800, 880}} {
+		r := launch(t, "true")
+		r.Path = "/bin/sh"
+		r.Args = []string{"sh", "-c", `ulimit -Sn ` + c.limit + ` && exec "$0" front "" sh -c 'ulimit -n; "$0" client limit' "$0"`, self}
+		if code := r.run(t); code != 0 {
+			t.Fatalf("limit %s: exit code %d, stderr %q", c.limit, code, r.err.String())
+		}
+		f := strings.Fields(r.out.String())
+		if len(f) != 2 || f[0] != c.limit {
+			t.Fatalf("limit %s: the program sees %q", c.limit, r.out.String())
+		}
+		if fd, _ := strconv.Atoi(f[1]); fd < c.lo || fd >= c.hi {
+			t.Errorf("limit %s: descriptor %d, want within [%d, %d)", c.limit, fd, c.lo, c.hi)
+		}
+	}
+	if out, sum := must(t, "client", "rangesgone"); out != "80" || sum.Closed != 80 {
+		t.Errorf("opens before EMFILE: %s, closed %d, want 80", out, sum.Closed)
+	}
+}
+
+// TestIBVDevices: the stock tool finds the device in the tree.
+func TestIBVDevices(t *testing.T) {
+	if _, err := exec.LookPath("ibv_devices"); err != nil {
+		t.Skip("ibv_devices is not installed (Debian: ibverbs-utils, ibverbs-providers)")
+	}
+	for _, user := range []string{"root", "ordinary"} {
+		r := launch(t, "ibv_devices")
+		if user == "ordinary" {
+			ordinary(t, r)
+		}
+		if out, _ := mustRun(t, r); !strings.Contains(out, "rxe0") || !strings.Contains(out, "020000fffe000001") {
+			t.Errorf("as %s: ibv_devices says %q", user, out)
+		}
+	}
+}
