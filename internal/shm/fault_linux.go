@@ -2,8 +2,9 @@ package shm
 
 import "runtime/debug"
 
-// guarded runs f and turns a memory fault in it, which is the program's doing, into ErrGone.
-func guarded(f func()) (err error) {
+// Guard runs f, which touches shared memory, and turns a memory fault in it, which is the program's
+// doing, into ErrGone.
+func Guard(f func()) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer recoverFault(&err)
 	f()

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"rnic/internal/ring"
 )
 
 // DefaultDir is where the files live.
@@ -168,25 +166,11 @@ func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 // Log is the file's doorbells.
 func (f *File) Log() *Log { return &f.log }
 
-// Queue allocates room for a queue of geometry g and formats it. The error is ErrNoRoom or ErrGone.
-func (f *File) Queue(g ring.Geometry) (Area, *ring.Queue, error) {
-	a, err := f.space.alloc(int64(g.Size()))
-	if err != nil {
-		return Area{}, nil, err
-	}
-	var q *ring.Queue
-	if fault := guarded(func() { q, err = ring.Format(a.Mem, g) }); fault != nil {
-		err = fault
-	}
-	if err != nil {
-		f.space.free(a)
-		return Area{}, nil, err
-	}
-	return a, q, nil
-}
+// Alloc allocates room for a queue of size bytes, all zero. The error is ErrNoRoom.
+func (f *File) Alloc(size int) (Area, error) { return f.space.alloc(int64(size)) }
 
 // Free gives an area back: its pages go back to the system at once, its place is used again.
-// Precondition: no ring.Queue over it is used any more.
+// Precondition: nothing here uses its memory any more.
 func (f *File) Free(a Area) { f.space.free(a) }
 
 // Close unmaps everything and closes the supervisor's descriptor. Precondition: the log and the

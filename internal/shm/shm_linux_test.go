@@ -23,6 +23,20 @@ func create(t testing.TB) (*File, int) {
 	return f, app
 }
 
+// queue makes room for a queue of geometry g and formats it, as the verbs ABI does.
+func queue(t testing.TB, f *File, g ring.Geometry) (Area, *ring.Queue) {
+	t.Helper()
+	a, err := f.Alloc(g.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q *ring.Queue
+	if fault := Guard(func() { q, err = ring.Format(a.Mem, g) }); fault != nil || err != nil {
+		t.Fatal(fault, err)
+	}
+	return a, q
+}
+
 // doorbell is what the rxe provider writes: struct ib_uverbs_cmd_hdr and ib_uverbs_post_send.
 func doorbell(handle uint32) []byte {
 	b := make([]byte, RecordSize)
@@ -158,10 +172,7 @@ func TestDoorbellIsFoundAgainAfterASeek(t *testing.T) {
 func TestTruncationHarmsOnlyTheProgram(t *testing.T) {
 	f, app := create(t)
 	g, _ := ring.GeometryFor(100, 64)
-	a, q, err := f.Queue(g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, q := queue(t, f, g)
 	write(t, app, doorbell(1))
 	if err := unix.Ftruncate(app, 0); err != nil {
 		t.Fatal(err)
@@ -176,14 +187,11 @@ func TestTruncationHarmsOnlyTheProgram(t *testing.T) {
 	if err := q.StoreCQE(0, &ring.CQE{}); !errors.Is(err, ring.ErrFault) {
 		t.Errorf("completion into a truncated queue: %v, want ErrFault", err)
 	}
+	if err := Guard(func() { clear(a.Mem) }); !errors.Is(err, ErrGone) {
+		t.Errorf("touching a truncated queue: %v, want ErrGone", err)
+	}
 	f.Free(a)
-	if err := unix.Ftruncate(app, 0); err != nil { // what Free and Drain may have added
-		t.Fatal(err)
-	}
-	// A new queue makes the file long enough again, as far as it needs.
-	if _, _, err := f.Queue(g); err != nil {
-		t.Errorf("queue after truncation: %v", err)
-	}
+	queue(t, f, g) // makes the file long enough again, as far as it needs
 }
 
 func TestQueueMemoryIsSharedAndGivenBack(t *testing.T) {
@@ -197,10 +205,7 @@ func TestQueueMemoryIsSharedAndGivenBack(t *testing.T) {
 	}
 	before := held()
 	g, _ := ring.GeometryFor(500, 64)
-	a, q, err := f.Queue(g)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, q := queue(t, f, g)
 	// The program maps exactly what the answer names.
 	m, err := unix.Mmap(app, a.Offset, len(a.Mem), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -228,10 +233,7 @@ func TestQueueSpaceIsReused(t *testing.T) {
 	round := func() {
 		for i := range 300 {
 			g, _ := ring.GeometryFor(uint32(1+i*37%4000), 64<<(i%4))
-			a, _, err := f.Queue(g)
-			if err != nil {
-				t.Fatal(err)
-			}
+			a, _ := queue(t, f, g)
 			for _, b := range areas {
 				if a.Offset < b.Offset+int64(len(b.Mem)) && b.Offset < a.Offset+int64(len(a.Mem)) {
 					t.Fatalf("areas %#x and %#x overlap", a.Offset, b.Offset)

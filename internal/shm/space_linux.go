@@ -36,7 +36,8 @@ type chunk struct {
 type extent struct{ off, len int64 }
 
 // alloc finds n bytes, rounded up to pages, and makes sure that memory stands behind them: a
-// full tmpfs is an error now instead of SIGBUS later.
+// full tmpfs is an error now instead of SIGBUS later. The bytes are zero: free punched them out, and the
+// program has no business there before it is told of the area.
 func (s *space) alloc(n int64) (Area, error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	c, off, ok := s.place(n)
@@ -92,7 +93,7 @@ func (s *space) grow(n int64) (*chunk, error) {
 // free releases the pages of a, and its chunk if that is empty and another one is left.
 func (s *space) free(a Area) {
 	n := int64(len(a.Mem))
-	// A failure leaves old pages there, of which the next queue is formatted afresh.
+	// A failure leaves old contents there: the next queue is formatted afresh all the same.
 	_ = retry(func() error {
 		return unix.Fallocate(s.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, a.Offset, n)
 	})
