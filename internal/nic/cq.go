@@ -83,6 +83,8 @@ func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
 	}
 }
 
+const overrunReason = "a completion queue has overflowed: make another one"
+
 func (n *NIC) overflow(c *CQ) {
 	c.overrun = true
 	n.stats.CQOverflows++

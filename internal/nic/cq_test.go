@@ -151,6 +151,10 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	if cq.ring.Position() != 3 {
 		t.Error("a completion was added to a dead queue")
 	}
+	a := goodAttr(Init)
+	wantErrno(t, n.Modify(1, atRest, &a, AttrState|rcTransitions[Reset][Init].required), EINVAL)
+	_, err := n.CreateQP(qpInit(t, n, UD, pd, other, cq, smallCap))
+	wantErrno(t, err, EINVAL)
 	if n.stats.CQOverflows != 1 {
 		t.Errorf("%d overflows counted, want 1", n.stats.CQOverflows)
 	}

@@ -149,6 +149,9 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 	if q.state == SQD && q.attr.SQDraining && c.to != Reset && c.to != Err {
 		return bad("the send queue is still draining: wait for the event IBV_EVENT_SQ_DRAINED") // 10.3.1.5
 	}
+	if q.state == Reset && c.to == Init && (q.sendCQ.overrun || q.recvCQ.overrun) {
+		return bad("%s", overrunReason) // no completion would ever come
+	}
 	if reason := n.checkValues(a, mask); reason != "" {
 		return bad("%s", reason)
 	}

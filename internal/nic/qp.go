@@ -48,6 +48,9 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if !i.PD.usable(n) || !i.SendCQ.usable(n) || !i.RecvCQ.usable(n) {
 		return nil, refuse(EINVAL, op, "", "no such protection domain or completion queue")
 	}
+	if i.SendCQ.overrun || i.RecvCQ.overrun {
+		return nil, refuse(EINVAL, op, "", overrunReason)
+	}
 	granted, sq, rq, err := n.QueueShapes(i.Cap)
 	if err != nil {
 		return nil, err
