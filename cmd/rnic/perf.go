@@ -15,7 +15,7 @@ type PerfCmd struct {
 	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
 
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
-	Size       int           `short:"s" default:"65536" help:"Message size in bytes (latency: 8)."`
+	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
 	Iterations int           `short:"n" help:"Messages of each queue pair (default 5000, latency 20000)."`
 	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
@@ -48,21 +48,8 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv6: c.IPv6 && !c.IPv4, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer}
-	if kind.Latency && !sizeGiven() {
-		o.Size = 8
-	}
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
-}
-
-// sizeGiven tells whether the size was chosen on the command line.
-func sizeGiven() bool {
-	for _, a := range os.Args {
-		if len(a) > 1 && (a[:2] == "-s" || len(a) > 5 && a[:6] == "--size") {
-			return true
-		}
-	}
-	return false
 }

@@ -15,11 +15,11 @@ func (u *Unit) step() bool {
 	now := Now()
 	worked := u.doorbells(now)
 	if u.net != nil {
-		u.net.SetNow(now)
+		u.tick(u.net, now)
 		worked = u.receive(u.net, now) || worked
 	}
 	if u.loop != nil {
-		u.loop.SetNow(now)
+		u.tick(u.loop, now)
 		worked = u.receive(u.loop, now) || worked // packets that a fault injector held back
 	}
 	if t := u.core.NextTimer(); t != 0 && t <= now {
@@ -29,6 +29,14 @@ func (u *Unit) step() bool {
 	worked = u.transmit(now) || worked
 	u.dispatch()
 	return worked
+}
+
+// tick tells a link the time and lets go what it held back until now.
+func (u *Unit) tick(l link.Link, now int64) {
+	l.SetNow(now)
+	if t := l.NextDelayed(); t != 0 && t <= now {
+		_, _ = l.Send(nil)
+	}
 }
 
 // doorbells hands every doorbell since the last step to the core.

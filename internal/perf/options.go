@@ -78,6 +78,12 @@ const maxSize = 1 << 30
 
 // Validate checks the options and fills in what was not chosen.
 func (o *Options) Validate() error {
+	if o.Size == -1 {
+		o.Size = 65536
+		if o.Kind.Latency || o.Kind.Verb == "atomic" {
+			o.Size = 8
+		}
+	}
 	switch {
 	case o.Size < 0 || o.Size > maxSize:
 		return usage("size %d: 0 to %d bytes are possible", o.Size, maxSize)

@@ -1,0 +1,144 @@
+package device
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"rnic/internal/fault"
+	"rnic/internal/link"
+	"rnic/internal/link/capture"
+	linkfault "rnic/internal/link/fault"
+	"rnic/internal/link/pipe"
+	"rnic/internal/link/udp"
+	"rnic/internal/netdev"
+	"rnic/internal/roce"
+)
+
+// port is what a device has of the network: its links and its addresses.
+type port struct {
+	net  link.Link // nil if the device is local
+	loop link.Link
+	udp  *udp.Link
+	file *capture.File
+	gids []GIDEntry
+	guid [8]byte
+	mtu  int
+}
+
+// localGID is the address of a device without a network: a unique local one that means nothing outside.
+var localGID = roce.GID{0: 0xfd, 15: 1}
+
+const maxPathMTU = 4096
+
+func (p *port) open(cfg *Config) (err error) {
+	defer func() {
+		if err != nil {
+			_ = p.close()
+		}
+	}()
+	if err = p.addresses(cfg); err != nil {
+		return err
+	}
+	if cfg.MTU != 0 {
+		if roce.MTUCode(cfg.MTU) == 0 {
+			return fmt.Errorf("path MTU %d: 256, 512, 1024, 2048 or 4096 are possible", cfg.MTU)
+		}
+		p.mtu = cfg.MTU
+	}
+	if cfg.Capture != "" {
+		if p.file, err = capture.Create(cfg.Capture); err != nil {
+			return fmt.Errorf("capture: %w", err)
+		}
+	}
+	if !cfg.Local {
+		var addrs []netip.Addr
+		if len(cfg.Addrs) > 0 || cfg.Interface != "" {
+			for _, g := range p.gids {
+				addrs = append(addrs, g.GID.Addr())
+			}
+		}
+		keep := cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer
+		if p.udp, err = udp.Open(udp.Config{Addrs: addrs, KeepSocketBuffers: keep}); err != nil {
+			return err
+		}
+		p.net = p.decorate(p.udp, cfg, "net", roce.Port)
+	}
+	p.loop = p.decorate(pipe.Loop(pipe.Config{Reference: true}), cfg, "loop", 0)
+	return nil
+}
+
+// decorate puts faults and capture around a link. The capture shows what the NIC sends and gets.
+func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) link.Link {
+	if active(cfg.SendFault) || active(cfg.RecvFault) {
+		l = linkfault.New(l, linkfault.Config{Send: cfg.SendFault, Recv: cfg.RecvFault})
+	}
+	if p.file != nil {
+		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + name, SrcPort: srcPort})
+	}
+	return l
+}
+
+func active(s *fault.Spec) bool { return s != nil && s.Active() }
+
+// addresses makes the GID table.
+func (p *port) addresses(cfg *Config) error {
+	if cfg.Local {
+		p.gids = []GIDEntry{{GID: localGID, IfName: "lo", IfIndex: 1}}
+		p.guid, p.mtu = [8]byte{2, 0, 0, 0xff, 0xfe, 0, 0, 1}, maxPathMTU
+		return nil
+	}
+	sel := netdev.Selection{Addrs: cfg.Addrs}
+	if cfg.Interface != "" {
+		sel.Interfaces = []string{cfg.Interface}
+	}
+	t, err := netdev.Read(sel)
+	if err != nil {
+		return err
+	}
+	for _, e := range t.Entries {
+		p.gids = append(p.gids, GIDEntry{Index: e.Index, GID: e.GID, IfIndex: e.IfIndex, IfName: e.IfName})
+	}
+	binary.BigEndian.PutUint64(p.guid[:], t.NodeGUID)
+	p.mtu = t.PathMTU()
+	return nil
+}
+
+// buffer is the size of the receive socket.
+func (p *port) buffer() int {
+	if p.udp == nil {
+		return 0
+	}
+	return p.udp.ReceiveBuffer()
+}
+
+func (p *port) close() error {
+	var err error
+	for _, l := range []link.Link{p.net, p.loop} {
+		if l != nil {
+			if e := l.Close(); err == nil {
+				err = e
+			}
+		}
+	}
+	if p.net == nil && p.udp != nil {
+		_ = p.udp.Close()
+	}
+	if p.file != nil {
+		if e := p.file.Close(); err == nil {
+			err = e
+		}
+	}
+	return err
+}
+
+// seedOf is the seed asked for, or one of the system.
+func seedOf(seed uint64) uint64 {
+	if seed != 0 {
+		return seed
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}
