@@ -1,0 +1,5 @@
+//go:build !linux
+
+package netdev
+
+func readInterfaces() ([]iface, error) { return readPlain() }
