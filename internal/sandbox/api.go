@@ -13,7 +13,9 @@
 // It works on Linux 5.9 and later on amd64 and arm64; elsewhere Run returns ErrUnsupported.
 //
 // A program of another ABI (i386 on amd64, arm on arm64, x32) passes the filter untouched, and
-// so does what is submitted through io_uring: both see no RDMA device.
+// so does what is submitted through io_uring: both see no RDMA device. Nor does a program whose memory
+// its parent may not read (PR_SET_DUMPABLE 0, an executable without read permission). Relative paths
+// after a chdir into the tree are the kernel's too: it does not know the directory.
 package sandbox
 
 import (

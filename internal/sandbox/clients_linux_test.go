@@ -477,8 +477,8 @@ func clientSocket([]string) error {
 	return nil
 }
 
-// clientFork leaves a device file to a child that outlives it.
-func clientFork([]string) error {
+// clientFork leaves a process behind, which holds a device file and uses the tree once args[0]/go exists.
+func clientFork(args []string) error {
 	fd, err := unix.Open(uverbs0, unix.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -486,8 +486,8 @@ func clientFork([]string) error {
 	if _, err := null(fd, nullCreate, 0); err != nil {
 		return err
 	}
-	cmd := exec.Command("/bin/sh", "-c", "sleep 0.1; cat /sys/class/infiniband/rxe0/node_type")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd := exec.Command("/bin/sh", "-c", "while [ ! -e go ]; do sleep 0.01; done; cat /sys/class/infiniband/rxe0/node_type >out")
+	cmd.Dir = args[0]
 	return cmd.Start()
 }
 

@@ -59,6 +59,8 @@ const (
 	callFaccessat
 	callReadlink
 	callReadlinkat
+	callGetxattr
+	callListxattr
 	callFstat
 	callDup
 	callDup2
@@ -91,6 +93,10 @@ var commonCalls = []numbered{
 	{unix.SYS_DUP, callDup},
 	{unix.SYS_DUP3, callDup2},
 	{unix.SYS_SOCKET, callSocket},
+	{unix.SYS_GETXATTR, callGetxattr},
+	{unix.SYS_LGETXATTR, callGetxattr},
+	{unix.SYS_LISTXATTR, callListxattr},
+	{unix.SYS_LLISTXATTR, callListxattr},
 	{unix.SYS_EXECVE, callExecve},
 	{unix.SYS_EXECVEAT, callExecveat},
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 {
 		switch os.Args[1] {
 		case "front":
-			code, err := Run(Options{Command: os.Args[3:], Config: []byte(os.Args[2])})
+			nice, _ := strconv.Atoi(os.Getenv("SANDBOX_TEST_NICE"))
+			code, err := Run(Options{Command: os.Args[3:], Config: []byte(os.Args[2]), Nice: nice})
 			if err != nil {
 				fmt.Fprintln(os.Stderr, "rnic run:", err)
 			}
@@ -268,6 +270,7 @@ type testRun struct {
 	*exec.Cmd
 	out, err bytes.Buffer
 	summary  string
+	tmp      string // TMPDIR
 }
 
 // launch prepares a run of argv, whose first element may be "client".
@@ -286,11 +289,12 @@ func launch(t *testing.T, argv ...string) *testRun {
 	// The emulated tree goes there, and must be gone afterwards.
 	tmp := t.TempDir()
 	os.Chmod(tmp, 0o777)
+	r.tmp = tmp
 	r.Env = append(os.Environ(), "TMPDIR="+tmp, "SELF="+self,
 		"GORACE=atexit_sleep_ms=0") // a second for each process of each run
 	t.Cleanup(func() {
-		if left, _ := filepath.Glob(tmp + "/rnic-run-*"); len(left) > 0 {
-			t.Errorf("temporary directories left: %v", left)
+		if left, _ := filepath.Glob(tmp + "/*"); len(left) > 0 {
+			t.Errorf("temporary files left: %v", left)
 		}
 	})
 	return r

@@ -119,9 +119,40 @@ func TestWrites(t *testing.T) {
 
 // TestProgramLeavesAProcess: the front returns with the program, the device stays for the rest.
 func TestProgramLeavesAProcess(t *testing.T) {
-	r := launch(t, "client", "fork")
-	if out, _ := mustRun(t, r); out != "1: CA\n" {
-		t.Errorf("output of the child left behind: %q", out)
+	dir := t.TempDir()
+	r := launch(t, "client", "fork", dir)
+	if code := r.run(t); code != 0 || r.err.Len() > 0 {
+		t.Fatalf("exit code %d, stderr %q", code, r.err.String())
+	}
+	if _, err := os.Stat(r.summary); err == nil {
+		t.Fatal("the supervisor ended before the last process")
+	}
+	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the end of the supervisor", func() bool {
+		left, _ := filepath.Glob(r.tmp + "/*")
+		return len(left) == 0
+	})
+	if got, err := os.ReadFile(dir + "/out"); err != nil || string(got) != "1: CA\n" {
+		t.Errorf("the child left behind read %q, %v", got, err)
+	}
+}
+
+// TestNice: the program starts at the nice value asked for.
+func TestNice(t *testing.T) {
+	r := launch(t, "nice")
+	r.Env = append(r.Env, "SANDBOX_TEST_NICE=19")
+	if out, _ := mustRun(t, r); out != "19\n" {
+		t.Errorf("nice says %q", out)
+	}
+}
+
+// TestList: ls -l has nothing to complain about.
+func TestList(t *testing.T) {
+	out, _ := must(t, "ls", "-l", "/dev/infiniband", "/sys/class/infiniband/rxe0/")
+	if !strings.Contains(out, "crw-rw-rw-") || !strings.Contains(out, "231, 192") || !strings.Contains(out, "node_guid") {
+		t.Errorf("ls says %q", out)
 	}
 }
 
@@ -240,21 +271,26 @@ func sleeping(t *testing.T, r *testRun) (programs []int, supervisor int) {
 	return programs, supervisor
 }
 
+// await waits for something that must come.
+func await(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for range 3000 {
+		if happened() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("waited in vain for %s", what)
+}
+
 // gone waits until none of the processes exists.
 func gone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {
-		for i := 0; ; i++ {
-			if state, _ := stateOf(pid); state == 0 || state == 'Z' {
-				break
-			}
-			if i > 1000 {
-				t.Errorf("process %d still runs", pid)
-				unix.Kill(pid, unix.SIGKILL)
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+		await(t, fmt.Sprintf("the end of process %d", pid), func() bool {
+			state, _ := stateOf(pid)
+			return state == 0 || state == 'Z'
+		})
 	}
 }
 
@@ -291,22 +327,19 @@ func TestStopAndContinue(t *testing.T) {
 			program = pid
 		}
 	}
-	await := func(pid int, stopped bool) {
+	is := func(pid int, stopped bool) {
 		t.Helper()
-		for i := 0; i < 500; i++ {
-			if s, _ := stateOf(pid); (s == 'T') == stopped {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Fatalf("process %d: stopped is not %v", pid, stopped)
+		await(t, fmt.Sprintf("process %d: stopped %v", pid, stopped), func() bool {
+			state, _ := stateOf(pid)
+			return (state == 'T') == stopped
+		})
 	}
 	r.Process.Signal(unix.SIGTSTP)
-	await(program, true)
-	await(r.Process.Pid, true)
+	is(program, true)
+	is(r.Process.Pid, true)
 	r.Process.Signal(unix.SIGCONT)
-	await(r.Process.Pid, false)
-	await(program, false)
+	is(r.Process.Pid, false)
+	is(program, false)
 	r.Process.Kill()
 	r.Wait()
 	gone(t, programs)

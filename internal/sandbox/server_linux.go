@@ -40,7 +40,8 @@ func (s *server) loop() {
 				return
 			}
 		default:
-			return
+			// Without us every call of the program waits for ever: die, so that the front ends it.
+			panic(fmt.Sprintf("receive a notification: %v", e))
 		}
 	}
 }
@@ -59,7 +60,7 @@ func (s *server) serve(n *notif) {
 	}
 	switch kind {
 	case callOpen, callOpenat, callOpenat2, callStat, callLstat, callFstatat, callStatx,
-		callAccess, callFaccessat, callReadlink, callReadlinkat:
+		callAccess, callFaccessat, callReadlink, callReadlinkat, callGetxattr, callListxattr:
 		s.pathCall(n, kind)
 	case callFstat:
 		s.fstat(n)

@@ -223,7 +223,7 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 				s.code = 128 + int(ws.Signal())
 			}
 			if failed = execResult(sock); failed == nil {
-				time.AfterFunc(exitGrace, s.report)
+				time.AfterFunc(exitGrace, s.stayBehind)
 			}
 		}
 	}
@@ -236,12 +236,22 @@ func (s *Supervisor) report() {
 	}
 }
 
+// stayBehind lets the front return while processes are left, and lets go of standard error as well, so that
+// nobody who reads it waits for us.
+func (s *Supervisor) stayBehind() {
+	if s.reported.Load() {
+		return
+	}
+	toNull(2)
+	s.report()
+}
+
 // obeyFront passes signals to the program; if the front dies, the program and all else goes too.
 func (s *Supervisor) obeyFront() {
 	for {
 		m, err := hear(s.sock)
 		switch {
-		case err != nil:
+		case err != nil: // the front is dead: it said no goodbye
 			s.reported.Store(true)
 			killDescendants()
 			return
@@ -278,11 +288,17 @@ func (s *Supervisor) letGoOfStreams() {
 	for _, fd := range s.inherited {
 		unix.Close(fd)
 	}
+	toNull(0, 1)
+}
+
+// toNull makes descriptors refer to /dev/null.
+func toNull(fds ...int) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(null)
-	unix.Dup3(null, 0, 0)
-	unix.Dup3(null, 1, 0)
+	for _, fd := range fds {
+		unix.Dup3(null, fd, 0)
+	}
 }
