@@ -40,11 +40,15 @@ func (e *ExitError) Error() string { return fmt.Sprintf("exit status %d in the g
 // fails is tried once more: emulation on a busy machine can make the guest's
 // kernel give up.
 func Boot(ctx context.Context, image *Image, network *Network) (*Machine, error) {
-	m, err := boot(ctx, image, network)
-	if err != nil && ctx.Err() == nil {
-		m, err = boot(ctx, image, network)
+	m, first := boot(ctx, image, network)
+	if first == nil || ctx.Err() != nil {
+		return m, first
 	}
-	return m, err
+	m, err := boot(ctx, image, network)
+	if err != nil {
+		return nil, fmt.Errorf("%w\nand at the first try: %w", err, first)
+	}
+	return m, nil
 }
 
 func boot(ctx context.Context, image *Image, network *Network) (*Machine, error) {

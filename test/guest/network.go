@@ -2,15 +2,17 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +25,9 @@ const (
 	prefix       = "/24"
 	tapName      = "tap0"
 	linkMTU      = 1500 // bytes: a RoCE path MTU of 1024
+
+	namespacePrefix = "rnic-guest-" // then the process, then a number
+	namespaceDir    = "/run/netns/" // where ip netns keeps them
 )
 
 // Network is a network namespace with a tap device, which is the host's end
@@ -33,11 +38,14 @@ type Network struct {
 
 var networks atomic.Int32
 
-// NewNetwork makes a namespace. It needs root.
+// NewNetwork makes a namespace. It needs root; where root may not make
+// namespaces or devices, as in many containers, the error wraps
+// ErrUnavailable.
 func NewNetwork(ctx context.Context) (*Network, error) {
-	n := &Network{Namespace: fmt.Sprintf("rnic-guest-%d-%d", os.Getpid(), networks.Add(1))}
+	removeAbandoned(ctx)
+	n := &Network{Namespace: fmt.Sprintf("%s%d-%d", namespacePrefix, os.Getpid(), networks.Add(1))}
 	if _, err := run(ctx, "", "ip", "netns", "add", n.Namespace); err != nil {
-		return nil, err
+		return nil, refused(err)
 	}
 	for _, args := range []string{
 		"link set lo up",
@@ -47,10 +55,31 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 	} {
 		if _, err := run(ctx, "", "ip", append([]string{"-n", n.Namespace}, strings.Fields(args)...)...); err != nil {
 			n.Close()
-			return nil, err
+			return nil, refused(err)
 		}
 	}
 	return n, nil
+}
+
+// refused wraps ErrUnavailable around what a command says that lacks a capability.
+func refused(err error) error {
+	if strings.Contains(err.Error(), "not permitted") || strings.Contains(err.Error(), "Permission denied") {
+		return fmt.Errorf("%w: root lacks the rights (CAP_NET_ADMIN, CAP_SYS_ADMIN): %w", ErrUnavailable, err)
+	}
+	return err
+}
+
+// removeAbandoned removes the namespaces of processes that were killed before they could.
+func removeAbandoned(ctx context.Context) {
+	names, _ := filepath.Glob(namespaceDir + namespacePrefix + "*-*")
+	for _, path := range names {
+		name := filepath.Base(path)
+		pid, _, _ := strings.Cut(strings.TrimPrefix(name, namespacePrefix), "-")
+		n, err := strconv.Atoi(pid)
+		if err == nil && errors.Is(unix.Kill(n, 0), unix.ESRCH) {
+			run(ctx, "", "ip", "netns", "del", name)
+		}
+	}
 }
 
 // Command returns a command that runs in the namespace.
@@ -79,7 +108,7 @@ func (n *Network) Dial(ctx context.Context, port string) (net.Conn, error) {
 
 // dialHere moves the calling thread into the namespace and connects.
 func dialHere(ctx context.Context, namespace, address string) (net.Conn, error) {
-	f, err := os.Open("/run/netns/" + namespace)
+	f, err := os.Open(namespaceDir + namespace)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,7 +60,11 @@ func bootPeer(t *testing.T) *peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.network, err = NewNetwork(ctx); err != nil {
+	p.network, err = NewNetwork(ctx)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skip(err)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
