@@ -1,0 +1,61 @@
+package sim
+
+import "rnic/internal/ring"
+
+// Counters are what happened in a run, or in many.
+type Counters struct {
+	Runs                 uint64
+	Packets, PacketBytes uint64
+	// What the links did to packets.
+	Dropped, Outage, Duplicated, Reordered, Delayed, Corrupted uint64
+	// Work requests posted by opcode, and receives.
+	Posted      [16]uint64
+	PostedUD    uint64
+	PostedRecvs uint64
+	// Completions polled.
+	Completions, Errors, Flushed uint64
+	Events                       uint64 // completion events
+	Connections                  uint64
+	Intended                     uint64 // errors that programs intended
+	// Of the NICs.
+	Retransmitted, Timeouts, EarlyResends, RNRNAKs, SequenceNAKs, Duplicates uint64
+	VirtualNanos                                                             int64
+}
+
+// OpNames names the opcodes that programs use, in the order of Counters.Posted.
+var OpNames = map[ring.SendOpcode]string{
+	ring.OpWrite: "write", ring.OpWriteImm: "write with immediate", ring.OpSend: "send",
+	ring.OpSendImm: "send with immediate", ring.OpRead: "read", ring.OpCompareSwap: "compare and swap",
+	ring.OpFetchAdd: "fetch and add",
+}
+
+// Add adds o to c.
+func (c *Counters) Add(o *Counters) {
+	c.Runs += o.Runs
+	c.Packets += o.Packets
+	c.PacketBytes += o.PacketBytes
+	c.Dropped += o.Dropped
+	c.Outage += o.Outage
+	c.Duplicated += o.Duplicated
+	c.Reordered += o.Reordered
+	c.Delayed += o.Delayed
+	c.Corrupted += o.Corrupted
+	for i := range c.Posted {
+		c.Posted[i] += o.Posted[i]
+	}
+	c.PostedUD += o.PostedUD
+	c.PostedRecvs += o.PostedRecvs
+	c.Completions += o.Completions
+	c.Errors += o.Errors
+	c.Flushed += o.Flushed
+	c.Events += o.Events
+	c.Connections += o.Connections
+	c.Intended += o.Intended
+	c.Retransmitted += o.Retransmitted
+	c.Timeouts += o.Timeouts
+	c.EarlyResends += o.EarlyResends
+	c.RNRNAKs += o.RNRNAKs
+	c.SequenceNAKs += o.SequenceNAKs
+	c.Duplicates += o.Duplicates
+	c.VirtualNanos += o.VirtualNanos
+}

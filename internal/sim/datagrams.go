@@ -1,0 +1,130 @@
+package sim
+
+import (
+	"bytes"
+
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// addDatagrams makes a queue pair for unreliable datagrams.
+func (w *world) addDatagrams(h *host) {
+	q := w.addQP(h, nic.UD)
+	q.number, q.bombAt = 1, -1
+	q.attr = nic.Attr{QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
+	w.uds = append(w.uds, q)
+}
+
+// startDatagrams brings the queue pair to RTS and starts its program.
+func (w *world) startDatagrams(q *qpair) {
+	a := q.attr
+	a.State, a.Port = nic.Init, 1
+	w.modify(q, &a, nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrQKey)
+	a.State = nic.RTR
+	w.modify(q, &a, nic.AttrState)
+	a.State = nic.RTS
+	w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
+	q.ready = true
+	q.left = w.between(0, 40)
+	w.after(w.nanos(0, 50_000), func() { w.stepDatagrams(q) })
+	w.after(0, func() { w.receiveDatagrams(q, w.between(0, 60)) })
+	if w.chance(20) {
+		w.after(w.nanos(0, 600_000), func() {
+			q.progErr = true
+			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
+		})
+	}
+}
+
+// receiveDatagrams posts receives from time to time: enough or not, large enough or not.
+func (w *world) receiveDatagrams(q *qpair, left int) {
+	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {
+		size := pick(w, roce.GRHSize+4096, roce.GRHSize+1024, roce.GRHSize+w.between(0, 4096), w.between(0, roce.GRHSize+8))
+		r := w.newReceive(q, size)
+		if r == nil {
+			return
+		}
+		w.postReceive(q, r)
+		left--
+	}
+	if left > 0 && !q.errState {
+		w.after(w.nanos(1000, 150_000), func() { w.receiveDatagrams(q, left) })
+	}
+}
+
+// stepDatagrams sends a few datagrams, and comes back for more.
+func (w *world) stepDatagrams(q *qpair) {
+	for n := w.between(1, 6); n > 0 && q.left > 0 && q.sq.Free() > 0; n-- {
+		x := w.newDatagram(q)
+		if x == nil {
+			q.left = 0
+			break
+		}
+		q.left--
+		w.post(q, x)
+	}
+	q.h.ring(q)
+	if q.left > 0 {
+		w.after(w.nanos(0, 100_000), func() { w.stepDatagrams(q) })
+	}
+}
+
+func (w *world) newDatagram(q *qpair) *work {
+	x := w.newWork(q, false)
+	x.op = pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm)
+	x.dest = w.uds[w.rng.IntN(len(w.uds))]
+	x.n = min(w.size(1024), q.h.mtu, x.dest.h.mtu)
+	x.imm = w.rng.Uint32()
+	x.signalled = q.sigAll || w.chance(60)
+	x.solicited = w.chance(40)
+	x.reachable = !w.chance(10)
+	if !w.fillSource(q, x, noBomb) {
+		return nil
+	}
+	return x
+}
+
+// receiveDatagram finds the datagram that a receive holds and checks it.
+func (w *world) receiveDatagram(r *work, e *ring.CQE) {
+	mem := r.q.h.mem
+	if r.capacity() < roce.GRHSize || int(e.ByteLen) < roce.GRHSize || int(e.ByteLen) > r.capacity() {
+		w.fail("%s completes with %d bytes", r, e.ByteLen)
+	}
+	got := collect(mem.space.Mem, r.local)[:e.ByteLen]
+	m := w.findDatagram(r.q, e, got[roce.GRHSize:])
+	if m == nil {
+		w.fail("%s holds %d bytes from QP %06x that nobody sent to it", r, len(got), e.SrcQP)
+	}
+	r.match, r.success = m, true
+	m.delivered++
+	w.checkReceiveFields(r, m, e)
+	if e.Flags&ring.WCGRH == 0 {
+		w.fail("%s for %s completes without the GRH flag", r, m)
+	}
+	path, ok := roce.GRH(got).Path()
+	if from := w.hostOf(path.Src); !ok || from != m.q.h || w.hostOf(path.Dst) != r.q.h {
+		w.fail("%s for %s has a GRH from %v to %v", r, m, path.Src, path.Dst)
+	}
+	if at, ok := mem.holds(r.local, got); !ok {
+		w.fail("%s for %s: something was written behind its end, at byte %d", r, m, at)
+	}
+	mem.accept(r.local)
+}
+
+// findDatagram finds what was sent to q with these contents, the one that arrived least often.
+func (w *world) findDatagram(q *qpair, e *ring.CQE, data []byte) (found *work) {
+	for _, from := range w.uds {
+		if from.qp.Num() != e.SrcQP {
+			continue
+		}
+		for _, m := range from.sends {
+			imm := e.Flags&ring.WCWithImm != 0
+			if m.dest == q && m.reachable && m.withImm() == imm && (!imm || m.imm == e.Imm) && bytes.Equal(m.data, data) &&
+				(found == nil || m.delivered < found.delivered) {
+				found = m
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,282 @@
+package sim
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// host is a machine: a NIC, a program's memory, and the program's objects.
+type host struct {
+	w     *world
+	index int
+	nic   *nic.NIC
+	mtu   int
+	addrs [2]netip.Addr // IPv4 and IPv6, the GID table
+	pd    *nic.PD
+	other *nic.PD // a second protection domain, of another program
+	// alien is a region of the other protection domain.
+	alien *nic.MR
+	mem   *arena
+	words []*word
+	cqs   []*cqueue
+	qps   []*qpair
+	byQPN map[uint32]*qpair
+	wires []*wire // by the index of the host they lead to
+	ahs   map[ahKey]*nic.AH
+
+	inbox      []*packet
+	rx         []nic.RxPacket
+	tx         *nic.Tx
+	rung       []*qpair
+	driving    bool  // a drive is scheduled
+	timer      int64 // the earliest timer event scheduled, 0 for none
+	duplicated int   // packets to this host that the links duplicated
+}
+
+type ahKey struct {
+	to     *host
+	family int
+}
+
+// cqueue is the program's view of a completion queue.
+type cqueue struct {
+	h     *host
+	cq    *nic.CQ
+	ring  *ring.Queue
+	armed arming
+	owed  int // completion events that must come with the present call
+	got   int
+}
+
+type arming uint8
+
+const (
+	notArmed arming = iota
+	armedSolicited
+	armedAny
+)
+
+// arrive puts a packet into the host's inbox.
+func (h *host) arrive(p *packet) {
+	h.inbox = append(h.inbox, p)
+	h.driveSoon()
+}
+
+// driveSoon lets the NIC run in a little while: what comes until then is one batch.
+func (h *host) driveSoon() {
+	if h.driving {
+		return
+	}
+	h.driving = true
+	h.w.after(h.w.nanos(0, 3000), h.drive)
+}
+
+// ring is a doorbell.
+func (h *host) ring(q *qpair) {
+	if !slices.Contains(h.rung, q) {
+		h.rung = append(h.rung, q)
+	}
+	h.driveSoon()
+}
+
+// drive is one turn of the loop that package nic asks for.
+func (h *host) drive() {
+	w := h.w
+	h.driving = false
+	h.receive()
+	for _, q := range h.rung {
+		h.nic.Doorbell(w.now, q.qp)
+		h.look("doorbell")
+	}
+	h.rung = h.rung[:0]
+	if t := h.nic.NextTimer(); t != 0 && t <= w.now {
+		h.nic.Expire(w.now)
+		h.look("timer")
+	}
+	h.transmit()
+	if len(h.inbox) > 0 {
+		h.driveSoon()
+	}
+	h.setTimer()
+}
+
+func (h *host) setTimer() {
+	t := h.nic.NextTimer()
+	if t == 0 || h.timer != 0 && h.timer <= t {
+		return
+	}
+	t = max(t, h.w.now+1)
+	h.timer = t
+	h.w.after(t-h.w.now, func() {
+		if h.timer == t {
+			h.timer = 0
+		}
+		if due := h.nic.NextTimer(); due != 0 && due <= h.w.now {
+			h.drive()
+			return
+		}
+		h.setTimer()
+	})
+}
+
+// receive hands a batch to the NIC, performs the memory transfers it asks for, and looks at the
+// completions before and after: what a completion promises must be there when it is visible.
+func (h *host) receive() {
+	w := h.w
+	n := min(len(h.inbox), w.between(1, 48))
+	batch := h.inbox[:n]
+	h.rx = h.rx[:0]
+	for _, p := range batch {
+		h.rx = append(h.rx, nic.RxPacket{Path: p.path, Data: p.data})
+		w.notePacket(h, "receives", p.data)
+		w.observeArrival(h, p)
+	}
+	h.nic.Receive(w.now, h.rx)
+	h.look("receive")
+	h.nic.Memory().Scatter()
+	h.nic.MemoryDone(w.now)
+	h.look("memory")
+	w.checkDatagrams(h)
+	w.free = append(w.free, batch...)
+	h.inbox = append(h.inbox[:0], h.inbox[n:]...)
+}
+
+func (h *host) transmit() {
+	w := h.w
+	for turn := 0; ; turn++ {
+		if turn > 100_000 {
+			w.fail("liveness: host %d's NIC transmits without end", h.index)
+		}
+		h.tx.Reset()
+		more := h.nic.Transmit(w.now, h.tx)
+		h.look("transmit")
+		h.tx.Gather.Gather()
+		h.nic.GatherDone(w.now, h.tx)
+		h.look("gather")
+		for i := range h.tx.Packets {
+			if p := &h.tx.Packets[i]; !p.Dead {
+				h.put(p)
+			}
+		}
+		if !more {
+			return
+		}
+		if len(h.tx.Packets) == 0 && turn > 1000 {
+			w.fail("liveness: host %d's NIC asks for another batch and puts nothing in it", h.index)
+		}
+	}
+}
+
+// put sends one packet to where its path leads.
+func (h *host) put(p *nic.TxPacket) {
+	w := h.w
+	to := w.hostOf(p.Path.Dst)
+	if to == nil || p.Path.Src != h.addrs[family(p.Path.Src)] {
+		w.fail("host %d sends from %v to %v, which nobody asked for", h.index, p.Path.Src, p.Path.Dst)
+	}
+	if p.Local != (to == h) {
+		w.fail("host %d sends to %v with Local %v", h.index, p.Path.Dst, p.Local)
+	}
+	w.observeSend(h, to, p)
+	h.wires[to.index].send(p.Path, p.Data)
+}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+func (w *world) hostOf(a netip.Addr) *host {
+	for _, h := range w.hosts {
+		if h.addrs[family(a)] == a {
+			return h
+		}
+	}
+	return nil
+}
+
+// look is called after every call into the NIC: it takes the events, polls every completion queue
+// and lets the model judge what it sees.
+func (h *host) look(after string) {
+	w := h.w
+	for _, e := range h.nic.Events() {
+		h.event(&e, after)
+	}
+	for _, c := range h.cqs {
+		for c.ring.Pending() > 0 {
+			var e ring.CQE
+			c.ring.LoadCQE(c.ring.Position(), &e)
+			w.must(c.ring.Consume(), "polling a completion queue")
+			solicited := w.complete(c, &e)
+			if c.armed == armedAny || c.armed == armedSolicited && solicited {
+				c.armed = notArmed
+				c.owed++
+			}
+		}
+		if c.owed != c.got {
+			w.fail("host %d, after %s: %d completion events of a queue where its completions and its arming ask for %d",
+				h.index, after, c.got, c.owed)
+		}
+		fired := c.got > 0
+		c.owed, c.got = 0, 0
+		if c.armed == notArmed && (fired || w.chance(20)) && w.chance(90) {
+			c.arm()
+		}
+	}
+	w.checkStates(h)
+}
+
+// arm asks for the next completion event. Nothing is pending: every look polls until empty.
+func (c *cqueue) arm() {
+	c.armed = pick(c.h.w, armedSolicited, armedAny, armedSolicited)
+	c.cq.Arm(c.armed == armedSolicited)
+}
+
+func (h *host) event(e *nic.Event, after string) {
+	w := h.w
+	switch e.Type {
+	case nic.EventCompletion:
+		w.count.Events++
+		for _, c := range h.cqs {
+			if c.cq == e.CQ {
+				c.got++
+				return
+			}
+		}
+		w.fail("host %d, after %s: a completion event of no completion queue", h.index, after)
+	case nic.EventCommEst:
+	case nic.EventQPFatal, nic.EventQPReqErr, nic.EventQPAccessErr:
+		for _, q := range h.qps {
+			if q.qp == e.QP {
+				q.asyncError = true
+				w.note(h, "asynchronous event %d of QP %06x", e.Type, q.qp.Num())
+				return
+			}
+		}
+		w.fail("host %d, after %s: an asynchronous event of no queue pair", h.index, after)
+	default:
+		w.fail("host %d, after %s: unexpected event %d", h.index, after, e.Type)
+	}
+}
+
+// newQueue makes a shared queue and gives both sides' views of it.
+func newQueue(w *world, g ring.Geometry) (nics, programs *ring.Queue) {
+	b := make([]byte, g.Size()) // Go aligns what is larger than a word to 8 bytes
+	nics, err := ring.Format(b, g)
+	w.must(err, "formatting a queue")
+	return nics, ring.View(b, g)
+}
+
+// String names the queue pair in messages.
+func (q *qpair) String() string {
+	return fmt.Sprintf("QP %06x of host %d", q.qp.Num(), q.h.index)
+}
+
+func gidOf(h *host, fam int) roce.GID { return roce.GIDFromAddr(h.addrs[fam]) }

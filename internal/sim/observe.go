@@ -1,0 +1,127 @@
+package sim
+
+import (
+	"bytes"
+
+	"rnic/internal/nic"
+	"rnic/internal/roce"
+)
+
+// observeSend checks the rules of the wire on a packet that a NIC sends.
+func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
+	var pkt roce.Packet
+	if err := roce.Decode(p.Data[:len(p.Data)-roce.ICRCSize], &pkt); err != nil {
+		w.fail("host %d sends a malformed packet: %v", h.index, err)
+	}
+	q := h.byQPN[p.QPN]
+	if q == nil {
+		w.fail("host %d sends from QP %06x, which it does not have", h.index, p.QPN)
+	}
+	if pkt.Info.Transport == roce.TransportCNP {
+		return
+	}
+	if q.ud != (pkt.Info.Transport == roce.TransportUD) {
+		w.fail("%v sends %s", q, pkt.Info.Name)
+	}
+	if q.ud {
+		q.sent++
+		return
+	}
+	if q.qp.State() == nic.Reset || q.reset || !q.ready && pkt.Info.Request {
+		w.fail("%v sends %s in %v", q, pkt.Info.Name, q.qp.State())
+	}
+	if pkt.BTH.DestQP() != q.peer.qp.Num() || to != q.peer.h {
+		w.fail("%v sends to QP %06x of host %d, not to its peer", q, pkt.BTH.DestQP(), to.index)
+	}
+	n := len(pkt.Payload)
+	if n > q.mtu || (pkt.Info.First || pkt.Info.Middle) && n != q.mtu {
+		w.fail("%v sends %s with %d bytes at a path MTU of %d", q, pkt.Info.Name, n, q.mtu)
+	}
+	if pkt.Info.Request {
+		w.observeRequest(q, &pkt)
+	} else {
+		w.observeResponse(q, &pkt)
+	}
+}
+
+func (w *world) observeRequest(q *qpair, pkt *roce.Packet) {
+	x, off, ok := q.at(pkt.BTH.PSN())
+	if !ok {
+		w.fail("%v sends %s with PSN %06x, which no work request of it has", q, pkt.Info.Name, uint32(pkt.BTH.PSN()))
+	}
+	if off == q.rnrOff && w.now < q.rnrUntil {
+		w.fail("%v sends %s, PSN %06x, %s before the RNR timer has run out", q, pkt.Info.Name, uint32(pkt.BTH.PSN()),
+			clock(q.rnrUntil-w.now))
+	}
+	if x.seen {
+		return
+	}
+	x.seen = true
+	if !x.fenced {
+		return
+	}
+	for _, y := range q.sends[:x.index] { // 10.8.3.3
+		if y.fetches() && !y.landed && !y.arrived() {
+			w.fail("%s has a fence and is sent before %s has completed", x, y)
+		}
+	}
+}
+
+// arrived tells whether the result of a read or an atomic is in memory.
+func (x *work) arrived() bool {
+	mem := x.q.h.mem
+	now := collect(mem.space.Mem, x.local)
+	if x.isAtomic() {
+		return !bytes.Equal(now, collect(mem.want, x.local))
+	}
+	return bytes.Equal(now, x.data)
+}
+
+func (w *world) observeResponse(q *qpair, pkt *roce.Packet) {
+	h := pkt.AETH()
+	if h == nil || h.Syndrome().Kind() != roce.SyndromeRNRNAK {
+		return
+	}
+	if c := h.Syndrome().Value(); c != q.attr.MinRNRTimer {
+		w.fail("%v sends an RNR NAK with timer %d; its own is %d", q, c, q.attr.MinRNRTimer)
+	}
+}
+
+// observeArrival takes note of packets that oblige the NIC to something.
+func (w *world) observeArrival(h *host, p *packet) {
+	var pkt roce.Packet
+	if roce.Decode(p.data, &pkt) != nil {
+		w.fail("simulator: a malformed packet arrives")
+	}
+	q := h.byQPN[pkt.BTH.DestQP()]
+	switch {
+	case q == nil:
+	case q.ud:
+		w.expectDatagram(q, &pkt)
+	case pkt.Info.Kind == roce.KindAck && pkt.AETH().Syndrome().Kind() == roce.SyndromeRNRNAK:
+		x, off, ok := q.at(pkt.BTH.PSN())
+		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now < q.rnrUntil {
+			return // of the past, or a copy of the one that is being waited for
+		}
+		q.rnrOff, q.rnrUntil = off, w.now+roce.RNRTimerNanos(pkt.AETH().Syndrome().Value())
+	}
+}
+
+// expectDatagram decides what a datagram that arrives must lead to: a completion, unless the Q_Key
+// is wrong, or there is no receive, or it is too small.
+func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
+	if q.errState || !q.ready || pkt.Info.Transport != roce.TransportUD || pkt.DETH().QKey() != q.attr.QKey ||
+		q.expect >= len(q.recvs) || q.recvs[q.expect].capacity() < roce.GRHSize+len(pkt.Payload) {
+		return
+	}
+	q.expect++
+}
+
+// checkDatagrams holds when a batch has been received.
+func (w *world) checkDatagrams(h *host) {
+	for _, q := range h.qps {
+		if q.ud && !q.errState && q.nextRecv != q.expect {
+			w.fail("%v has completed %d datagrams where %d should have been", q, q.nextRecv, q.expect)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"rnic/internal/nic"
+)
+
+// plantedNames are the faults that can be planted into the NIC, by the names that the command line
+// uses.
+var plantedNames = map[string]nic.Planted{
+	"psn-wrap":               nic.PlantedPSNWrap,
+	"atomic-twice":           nic.PlantedAtomicTwice,
+	"early-ack":              nic.PlantedEarlyACK,
+	"completion-before-data": nic.PlantedCompletionBeforeData,
+	"lost-flush":             nic.PlantedLostFlush,
+	"bounds-wrap":            nic.PlantedBoundsWrap,
+	"stale-key":              nic.PlantedStaleKey,
+	"skipped-rnr-timer":      nic.PlantedSkippedRNRTimer,
+	"wrong-fence":            nic.PlantedWrongFence,
+	"duplicate-completion":   nic.PlantedDuplicateCompletion,
+	"reordered-completion":   nic.PlantedReorderedCompletion,
+	"lost-solicited":         nic.PlantedLostSolicited,
+}
+
+// PlantedNames are the names that PlantedByName knows, sorted.
+func PlantedNames() []string {
+	var names []string
+	for name := range plantedNames {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// PlantedByName finds a fault to plant; "" is none.
+func PlantedByName(name string) (nic.Planted, error) {
+	if name == "" {
+		return nic.PlantedNone, nil
+	}
+	p, ok := plantedNames[name]
+	if !ok {
+		return 0, fmt.Errorf("sim: there is no fault %q to plant: choose one of %v", name, PlantedNames())
+	}
+	return p, nil
+}
+
+// plantedName is the inverse of PlantedByName.
+func plantedName(p nic.Planted) string {
+	for name, q := range plantedNames {
+		if p == q {
+			return name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,280 @@
+package sim
+
+import (
+	"net/netip"
+
+	"rnic/internal/fault"
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// conn is a reliable connection, made anew when it has broken.
+type conn struct {
+	a, b     *qpair
+	again    int // connections still to be made
+	family   int
+	breaking bool // recovery has begun
+}
+
+const allAccess = nic.AccessLocalWrite | nic.AccessRemoteWrite | nic.AccessRemoteRead | nic.AccessRemoteAtomic
+
+// Regions of every arena.
+const (
+	regionPlain  = iota // all rights, addressed by its own address
+	regionMoved         // all rights, at an arbitrary iova
+	regionLocal         // local rights only
+	regionShared        // remote read and write, no atomics, at an arbitrary iova
+	regionSource        // local read only
+)
+
+// build makes the hosts, links, objects and programs of the run.
+func (w *world) build() {
+	for i := range w.between(2, 4) {
+		w.addHost(i)
+	}
+	w.addWires()
+	pairs := w.between(2, 5)
+	for range pairs {
+		a := w.hosts[w.rng.IntN(len(w.hosts))]
+		b := w.hosts[w.rng.IntN(len(w.hosts))]
+		w.addConn(a, b)
+	}
+	if w.chance(60) {
+		for range w.between(2, 4) {
+			w.addDatagrams(w.hosts[w.rng.IntN(len(w.hosts))])
+		}
+	}
+	for _, h := range w.hosts {
+		for _, c := range h.cqs {
+			if w.chance(80) {
+				c.arm()
+			}
+		}
+	}
+	for _, c := range w.conns {
+		w.after(w.nanos(0, 20_000), func() { w.connect(c) })
+	}
+	for _, q := range w.uds {
+		w.startDatagrams(q)
+	}
+}
+
+func (w *world) addHost(i int) {
+	h := &host{w: w, index: i, byQPN: make(map[uint32]*qpair), ahs: make(map[ahKey]*nic.AH),
+		mtu: pick(w, 4096, 4096, 1024, 2048)}
+	h.addrs = [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}),
+		netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(1 + i)})}
+	cfg := nic.Config{Seed: w.rng.Uint64(), MTU: uint32(h.mtu), Planted: w.cfg.Planted}
+	cfg.Policy.NoEarlyResend = w.chance(30)
+	h.nic = nic.New(cfg)
+	for f := range h.addrs {
+		h.nic.SetGID(f, gidOf(h, f))
+	}
+	h.tx = nic.NewTx(w.between(3, 40)*roce.MaxPacketSize, w.between(2, 64))
+	var err error
+	h.pd, err = h.nic.AllocPD()
+	w.must(err, "allocating a protection domain")
+	h.other, err = h.nic.AllocPD()
+	w.must(err, "allocating a protection domain")
+	h.mem = w.newArena()
+	for r, access := range []nic.Access{allAccess, allAccess, nic.AccessLocalWrite,
+		nic.AccessLocalWrite | nic.AccessRemoteRead | nic.AccessRemoteWrite, 0} {
+		w.register(h, h.mem.addRegion(access), r)
+	}
+	moved := h.mem.regions[regionMoved]
+	h.alien, err = h.nic.RegMR(h.other, &h.mem.space, h.mem.va(moved.off), uint64(moved.size), moved.iova, allAccess)
+	w.must(err, "registering memory")
+	for range 4 {
+		w.addWord(h)
+	}
+	for range w.between(1, 3) {
+		w.addCQ(h)
+	}
+	w.hosts = append(w.hosts, h)
+}
+
+// register registers region r, number n, of a host.
+func (w *world) register(h *host, r *region, n int) {
+	r.iova = h.mem.va(r.off)
+	if n == regionMoved || n == regionShared {
+		switch w.rng.IntN(3) {
+		case 0:
+			r.iova = w.rng.Uint64N(1 << 62)
+		case 1:
+			r.iova = -uint64(r.size) - 1 - w.rng.Uint64N(64) // up to the end of the address space
+		default:
+			r.iova = w.rng.Uint64N(pageBytes)
+		}
+	}
+	mr, err := h.nic.RegMR(h.pd, &h.mem.space, h.mem.va(r.off), uint64(r.size), r.iova, r.access)
+	w.must(err, "registering memory")
+	r.mr = mr
+}
+
+func (w *world) addCQ(h *host) {
+	g, err := ring.GeometryFor(4096, ring.CQESize)
+	w.must(err, "shaping a completion queue")
+	nics, programs := newQueue(w, g)
+	cq, err := h.nic.CreateCQ(nics)
+	w.must(err, "creating a completion queue")
+	h.cqs = append(h.cqs, &cqueue{h: h, cq: cq, ring: programs})
+}
+
+// addWires makes the links, and now and then a time without any.
+func (w *world) addWires() {
+	for _, from := range w.hosts {
+		for _, to := range w.hosts {
+			x := &wire{w: w, from: from, to: to, latency: w.nanos(500, 20_000), jitter: w.nanos(0, 3000)}
+			x.spec = w.randomSpec()
+			x.inj = fault.New(x.spec)
+			from.wires = append(from.wires, x)
+		}
+	}
+	if !w.chance(10) {
+		return
+	}
+	a, b := w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))]
+	o := outage{from: w.now + w.nanos(0, 400_000)}
+	o.to = o.from + w.nanos(100_000, 200_000_000)
+	if w.chance(40) {
+		o.to = maxVirtualNanos // for good
+	}
+	a.wires[b.index].outages = append(a.wires[b.index].outages, o)
+	if a != b && w.chance(70) {
+		b.wires[a.index].outages = append(b.wires[a.index].outages, o)
+	}
+}
+
+// addQP creates a queue pair of random capabilities.
+func (w *world) addQP(h *host, typ nic.QPType) *qpair {
+	q := &qpair{h: h, ud: typ == nic.UD, sigAll: w.chance(25)}
+	q.sendCQ, q.recvCQ = h.cqs[w.rng.IntN(len(h.cqs))], h.cqs[w.rng.IntN(len(h.cqs))]
+	asked := nic.Cap{MaxSendWR: uint32(w.between(1, 64)), MaxRecvWR: uint32(w.between(1, 64)),
+		MaxSendSGE: uint32(pick(w, 1, 2, 4, 32)), MaxRecvSGE: uint32(pick(w, 1, 2, 4, 32)),
+		MaxInline: uint32(pick(w, 0, 0, 32, 220, 512))}
+	granted, sqg, rqg, err := h.nic.QueueShapes(asked)
+	w.must(err, "shaping a queue pair")
+	q.cap = granted
+	nicSQ, sq := newQueue(w, sqg)
+	nicRQ, rq := newQueue(w, rqg)
+	q.sq, q.rq = sq, rq
+	q.qp, err = h.nic.CreateQP(nic.QPInit{Type: typ, PD: h.pd, SendCQ: q.sendCQ.cq, RecvCQ: q.recvCQ.cq,
+		SQ: nicSQ, RQ: nicRQ, Cap: asked, SigAll: q.sigAll})
+	w.must(err, "creating a queue pair")
+	h.qps = append(h.qps, q)
+	h.byQPN[q.qp.Num()] = q
+	return q
+}
+
+func (w *world) addConn(a, b *host) {
+	c := &conn{a: w.addQP(a, nic.RC), b: w.addQP(b, nic.RC), again: w.rng.IntN(3), family: w.rng.IntN(2)}
+	for _, q := range []*qpair{c.a, c.b} {
+		q.conn = c
+	}
+	c.a.peer, c.b.peer = c.b, c.a
+	w.conns = append(w.conns, c)
+}
+
+// randomPSN is often so near the end of the 24 bits that it wraps within the run.
+func (w *world) randomPSN() uint32 {
+	if w.chance(60) {
+		return uint32(roce.PSNMask - w.rng.IntN(200))
+	}
+	return w.rng.Uint32() & roce.PSNMask
+}
+
+// connect takes both queue pairs of a connection from RESET to RTS.
+func (w *world) connect(c *conn) {
+	a, b := c.a, c.b
+	w.count.Connections++
+	w.negotiate(c)
+	for _, q := range []*qpair{a, b} {
+		q.number++
+		w.modify(q, &nic.Attr{State: nic.Init, Port: 1, AccessFlags: allAccess},
+			nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
+		w.plan(q)
+	}
+	for _, q := range []*qpair{a, b} {
+		w.spareReceives(q)
+		attr := q.attr
+		attr.State = nic.RTR
+		w.modify(q, &attr, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN|
+			nic.AttrMaxDestRDAtomic|nic.AttrMinRNRTimer)
+	}
+	for _, q := range []*qpair{a, b} {
+		number := q.number
+		start := func() {
+			if q.number == number && !q.down && !q.progErr && !q.errState && !q.reset {
+				w.toRTS(q)
+			}
+		}
+		if w.chance(70) {
+			start()
+		} else {
+			w.after(w.nanos(0, 100_000), start)
+		}
+	}
+}
+
+func (w *world) toRTS(q *qpair) {
+	attr := q.attr
+	attr.State = nic.RTS
+	w.modify(q, &attr, nic.AttrState|nic.AttrSQPSN|nic.AttrTimeout|nic.AttrRetryCnt|nic.AttrRNRRetry|nic.AttrMaxRDAtomic)
+	q.ready = true
+	number := q.number
+	w.after(w.nanos(0, 30_000), func() { w.step(q, number) })
+}
+
+// negotiate chooses the attributes of a new connection.
+func (w *world) negotiate(c *conn) {
+	a, b := c.a, c.b
+	code := w.between(1, int(roce.MTUCode(min(a.h.mtu, b.h.mtu))))
+	for _, q := range []*qpair{a, b} {
+		q.epoch = epoch{mtu: roce.MTUBytes(uint8(code)), rnrOff: noOffset}
+		q.attr = nic.Attr{PathMTU: uint8(code), DestQPN: q.peer.qp.Num(), SQPSN: w.randomPSN(),
+			MinRNRTimer: uint8(pick(w, w.between(1, 14), w.between(1, 14), w.between(0, 31))),
+			Timeout:     uint8(w.between(10, 14)), RetryCnt: 7, RNRRetry: 7,
+			AH: nic.AHAttr{DGID: gidOf(q.peer.h, c.family), SGIDIndex: uint8(c.family), HopLimit: 64,
+				IsGlobal: true, Port: 1, TrafficClass: uint8(w.rng.Uint32()) &^ 3}}
+		if w.chance(15) {
+			q.attr.RetryCnt = uint8(w.rng.IntN(7))
+		}
+		if w.chance(20) {
+			q.attr.RNRRetry = uint8(w.rng.IntN(7))
+		}
+	}
+	for _, q := range []*qpair{a, b} {
+		q.attr.RQPSN = q.peer.attr.SQPSN
+		q.attr.MaxRDAtomic = uint8(pick(w, 1, 2, 4, 16))
+		q.peer.attr.MaxDestRDAtomic = q.attr.MaxRDAtomic + uint8(pick(w, 0, 0, 1, 8))
+	}
+}
+
+const noOffset = ^uint32(0)
+
+// modify issues a command that may not be refused.
+func (w *world) modify(q *qpair, a *nic.Attr, mask nic.AttrMask) {
+	w.note(q.h, "%v goes to %v", q, a.State)
+	w.must(q.h.nic.Modify(w.now, q.qp, a, mask), "modify of "+q.String()+" to "+a.State.String())
+	q.h.look("modify")
+	q.h.driveSoon()
+}
+
+// lossy tells whether packets between the two ends of q may be lost.
+func (q *qpair) lossy() bool {
+	return q.h.wires[q.peer.h.index].lossy() || q.peer.h.wires[q.h.index].lossy()
+}
+
+func (q *qpair) outages() bool {
+	return len(q.h.wires[q.peer.h.index].outages) > 0 || len(q.peer.h.wires[q.h.index].outages) > 0
+}
+
+// key of the region that a segment lies in.
+func (s seg) key() uint32 { return s.r.mr.LKey() }
+
+// troubled tells whether packets between the two ends of q meet faults of any kind.
+func (q *qpair) troubled() bool {
+	there, back := &q.h.wires[q.peer.h.index].spec, &q.peer.h.wires[q.h.index].spec
+	return there.Active() || back.Active()
+}
