@@ -41,6 +41,8 @@ var clients = map[string]func([]string) error{
 	"sleep":      clientSleep,
 	"limit":      clientLimit,
 	"rangesgone": clientRangesGone,
+	"wait":       clientWait,
+	"panic":      clientPanic,
 }
 
 // null performs one ioctl of the null device.
@@ -544,4 +546,49 @@ func clientRangesGone([]string) error {
 			return nil
 		}
 	}
+}
+
+// clientWait waits in the device for a signal that comes from another thread; its own are not blocked.
+func clientWait([]string) error {
+	runtime.LockOSThread()
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGUSR1)
+	fd, err := openNull()
+	if err != nil {
+		return err
+	}
+	pid, tid := os.Getpid(), unix.Gettid()
+	time.AfterFunc(50*time.Millisecond, func() { unix.Tgkill(pid, tid, unix.SIGUSR1) })
+	if _, err := null(fd, nullWait, 0); err != unix.EINTR {
+		return fmt.Errorf("wait: %v, want EINTR", err)
+	}
+	<-ch
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	for f, want := range map[int]uint64{p[0]: 1, fd: 0, 999: 0} {
+		if got, err := null(fd, nullFlags, uint64(f)); err != nil || got != want {
+			return fmt.Errorf("Nonblocking(%d): %d, %v, want %d", f, got, err, want)
+		}
+	}
+	return nil
+}
+
+// clientPanic finds that an error in the device costs one call.
+func clientPanic([]string) error {
+	fd, err := openNull()
+	if err != nil {
+		return err
+	}
+	if _, err := null(fd, nullPanic, 0); err != unix.EIO {
+		return fmt.Errorf("ioctl: %v, want EIO", err)
+	}
+	if _, err := null(fd, 999, 0); err != unix.ENOTTY {
+		return fmt.Errorf("the next ioctl: %v, want ENOTTY", err)
+	}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), VerbsIoctl, 8); e != unix.EFAULT {
+		return fmt.Errorf("ioctl with an argument nowhere: %v, want EFAULT", e)
+	}
+	return nil
 }

@@ -113,7 +113,7 @@ var kinds = func() (k [512]callKind) {
 
 // Offsets in struct seccomp_data; the low half of an argument comes first (little-endian).
 const (
-	dataNr   = uint32(unsafe.Offsetof(notif{}.nr) - unsafe.Offsetof(notif{}.nr))
+	dataNr   = uint32(0)
 	dataArch = uint32(unsafe.Offsetof(notif{}.arch) - unsafe.Offsetof(notif{}.nr))
 	dataArgs = uint32(unsafe.Offsetof(notif{}.args) - unsafe.Offsetof(notif{}.nr))
 )

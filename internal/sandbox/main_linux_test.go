@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,6 +55,9 @@ const (
 	nullLater              // as nullCreate, answered from another goroutine
 	nullSocket             // result: a low descriptor, the end of a socket pair with "event" to read
 	nullGone               // result: number of MemoryGone so far
+	nullWait               // waits for a signal, as a blocking command does, and fails with EINTR then
+	nullFlags              // argument: descriptor number; result: 1 if it is non-blocking
+	nullPanic              // an error in the device
 	nullFile               // argument: descriptor number; result: 1 if it is one of the null device's files
 )
 
@@ -150,6 +154,25 @@ func (d *nullDevice) Ioctl(c Call, f *File, arg uint64) {
 			return
 		}
 		result(0)
+	case nullWait:
+		go func() {
+			for c.Valid() {
+				if c.SignalPending() {
+					c.Fail(syscall.EINTR)
+					return
+				}
+				time.Sleep(time.Millisecond)
+			}
+			c.Fail(syscall.EINTR)
+		}()
+	case nullFlags:
+		if c.Nonblocking(int(v)) {
+			result(1)
+			return
+		}
+		result(0)
+	case nullPanic:
+		panic("the null device is broken")
 	case nullSocket:
 		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 		if err != nil {

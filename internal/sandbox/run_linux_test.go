@@ -56,7 +56,7 @@ func ordinary(t *testing.T, r *testRun) {
 
 // TestClients runs what needs nothing but success, as root and as an ordinary user.
 func TestClients(t *testing.T) {
-	for _, name := range []string{"dup", "exec", "execfails", "tree", "threads", "socket"} {
+	for _, name := range []string{"dup", "exec", "execfails", "tree", "threads", "socket", "wait"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, sum := must(t, "client", name)
@@ -106,6 +106,14 @@ func TestExecTellsTheDevice(t *testing.T) {
 	_, sum = must(t, "client", "execfails")
 	if len(sum.MemoryGone) != 1 {
 		t.Errorf("MemoryGone %v, want once, at the exit", sum.MemoryGone)
+	}
+}
+
+// TestPanicInDevice: reported, and the run goes on.
+func TestPanicInDevice(t *testing.T) {
+	r := launch(t, "client", "panic")
+	if code := r.run(t); code != 0 || !strings.HasPrefix(r.err.String(), "rnic run: internal error") {
+		t.Errorf("exit code %d, stderr %q", code, r.err.String())
 	}
 }
 
@@ -237,6 +245,70 @@ func TestSignalsPass(t *testing.T) {
 	}
 }
 
+// TestTerminalSignalsComeOnce: the terminal sends to the whole foreground group, so the front must not pass
+// these on.
+func TestTerminalSignalsComeOnce(t *testing.T) {
+	master, slave := pty(t)
+	r := launch(t, "client", "signals")
+	r.Stdin, r.Stdout = slave, slave
+	r.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := r.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slave.Close()
+	lines := bufio.NewScanner(master)
+	expect := func(want string) {
+		t.Helper()
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("program says %q, want %q; stderr %q", lines.Text(), want, r.err.String())
+		}
+	}
+	expect("ready")
+	for range 3 {
+		fmt.Fprint(master, "\x03") // Ctrl-C
+		expect("interrupt")
+		fmt.Fprint(master, "\x1c") // Ctrl-\
+		expect("quit")
+		r.Process.Signal(unix.SIGUSR1) // would come after a second copy
+		expect("user defined signal 1")
+	}
+	r.Process.Signal(unix.SIGTERM)
+	expect("terminated")
+	if code := r.code(t); code != 7 {
+		t.Errorf("exit code %d, want 7", code)
+	}
+}
+
+// pty opens a pseudo-terminal without echo.
+func pty(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	m, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: /dev/ptmx: %v", err)
+	}
+	master = os.NewFile(uintptr(m), "ptmx")
+	t.Cleanup(func() { master.Close() })
+	n, err := unix.IoctlGetInt(m, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(m, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		t.Fatal(err)
+	}
+	ios, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ios.Lflag &^= unix.ECHO
+	if err := unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, ios); err != nil {
+		t.Fatal(err)
+	}
+	return master, slave
+}
+
 // sleeping starts the client of that name and returns the processes of the run: those of the program, and the
 // supervisor.
 func sleeping(t *testing.T, r *testRun) (programs []int, supervisor int) {
@@ -320,6 +392,8 @@ func TestKilledFront(t *testing.T) {
 
 func TestStopAndContinue(t *testing.T) {
 	r := launch(t, "client", "sleep")
+	// A group of its own below us: in an orphaned one, as a CI job may be, the kernel discards SIGTSTP.
+	r.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	programs, _ := sleeping(t, r)
 	program := programs[len(programs)-1]
 	for _, pid := range programs {
