@@ -71,7 +71,8 @@ type Link interface {
 	// last may be shorter, go to the system as one.
 	//
 	// Data may be overwritten as soon as Send returns. Send itself writes
-	// the ICRC into the last four bytes of every Data.
+	// the ICRC into the last four bytes of every Data: no two packets of one
+	// Send may share memory.
 	Send(pkts []Packet) (int, error)
 
 	// Recv fills pkts from the front and returns how many it filled; it never

@@ -26,6 +26,7 @@ type receiver struct {
 	have     int  // messages received
 	next     int  // message to take packets from
 	opened   bool // message next has been parsed
+	used     int  // messages that the kernel wrote to and that are to be reset
 	datagram received
 	offset   int    // in the datagram
 	guess    uint16 // identification of the next segment
@@ -36,6 +37,7 @@ func (r *receiver) init() {
 	r.buffers = make([]byte, recvMessages*recvSize)
 	for i := range recvMessages {
 		r.msgs.setData(i, r.buffer(i))
+		r.msgs.prepareReceive(i)
 	}
 }
 
@@ -89,14 +91,16 @@ func (l *Link) fill(want int) (int, error) {
 
 func (l *Link) receive(fd, want int) (int, unix.Errno) {
 	r := &l.recv
-	for i := range want {
+	for i := range r.used {
 		r.msgs.prepareReceive(i)
 	}
+	r.used = 0
 	n, errno := r.msgs.receive(fd, want, l.mmsg)
 	if errno == unix.ENOSYS && l.mmsg {
 		l.mmsg = false
 		n, errno = r.msgs.receive(fd, want, false)
 	}
+	r.used = min(n+1, recvMessages) // the one behind may have been begun
 	return n, errno
 }
 

@@ -43,6 +43,7 @@ func (l *Link) Send(pkts []link.Packet) (int, error) {
 			continue
 		}
 		next, full, err := l.sendGroups(sock, pkts, n)
+		l.restore(pkts, n)
 		done = next
 		if err != nil || full {
 			return done, err
@@ -144,7 +145,6 @@ func invert(p *link.Packet) {
 // not accepted; full, that the socket takes no more for now.
 func (l *Link) sendGroups(sock *socket, pkts []link.Packet, n int) (next int, full bool, err error) {
 	s := &l.send
-	defer l.restore(pkts, n)
 	for i := 0; i < n; {
 		g := &s.groups[i]
 		sent, errno := s.msgs.send(sock.fd, i, n, l.mmsg)
@@ -161,7 +161,8 @@ func (l *Link) sendGroups(sock *socket, pkts []link.Packet, n int) (next int, fu
 		case errno == unix.EBADF || errno == unix.ENOTSOCK:
 			return g.first, false, l.fail("send", errno)
 		case g.count > 1 && (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP):
-			// What follows is built anew: this may have turned segmentation off.
+			// What follows is built anew: this may turn segmentation off.
+			l.restore(pkts, n)
 			done, full := l.sendSingly(sock, pkts[g.first:g.first+g.count])
 			return g.first + done, full, nil
 		default:
@@ -173,7 +174,8 @@ func (l *Link) sendGroups(sock *socket, pkts []link.Packet, n int) (next int, fu
 	return last.first + last.count, false, nil
 }
 
-// restore takes the injected corruption out of the caller's data again.
+// restore takes the injected corruption out of the caller's data again, of
+// the n messages built.
 func (l *Link) restore(pkts []link.Packet, n int) {
 	s := &l.send
 	if !s.corrupt {
@@ -186,21 +188,24 @@ func (l *Link) restore(pkts []link.Packet, n int) {
 			}
 		}
 	}
+	s.corrupt = false
 }
 
 // sendSingly sends the packets of a message that the kernel refused one by
 // one, with the identification of an unsegmented packet. If that goes where
 // the segmented message did not, segmentation is off from here on: a device
 // without checksum offload refuses it (EIO), as do kernels before 4.18.
+// Preconditions: the data is as the caller gave it.
 func (l *Link) sendSingly(sock *socket, run []link.Packet) (done int, full bool) {
 	s := &l.send
+	defer func() { s.corrupt = false }()
 	for i := range run {
 		p := &run[i]
-		if p.Corrupt != 0 { // build had inverted it, and restore will do so again
-			invert(p)
-		}
 		l.complete(sendMessages, run[i:i+1], sock, len(p.Data))
 		_, errno := s.msgs.send(sock.fd, sendMessages, sendMessages+1, l.mmsg)
+		if p.Corrupt != 0 {
+			invert(p)
+		}
 		switch errno {
 		case 0:
 			l.segment = false

@@ -58,6 +58,8 @@ var options4 = [...]option{
 	{unix.IPPROTO_IP, unix.IP_TTL, defaultTTL, "IP_TTL", false},
 	// One peer's ICMP error must not fail a send to another.
 	{unix.IPPROTO_IP, unix.IP_RECVERR, 0, "IP_RECVERR", false},
+	// Only groups that this socket joined, not those of other programs.
+	{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL", false},
 }
 
 var options6 = [...]option{
@@ -68,6 +70,7 @@ var options6 = [...]option{
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1, "IPV6_RECVHOPLIMIT", false},
 	{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, defaultTTL, "IPV6_UNICAST_HOPS", false},
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 0, "IPV6_RECVERR", false},
+	{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0, "IPV6_MULTICAST_ALL", false},
 	// Linux's Soft-RoCE sends IPv6 with UDP checksum 0 (RFC 6936): the ICRC
 	// is the check.
 	{unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX", false},

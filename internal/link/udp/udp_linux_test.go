@@ -200,6 +200,43 @@ func TestSegmentedSendIsOneMessage(t *testing.T) {
 	}
 }
 
+// A segmented message that a device refuses (EIO without checksum offload) goes
+// out packet by packet, with the identifications of single packets.
+func TestRefusedMessageGoesSingly(t *testing.T) {
+	a, b := ownLoopback()
+	la, lb := open(t, Config{Addrs: []netip.Addr{a}}), open(t, Config{Addrs: []netip.Addr{b}, NoGRO: true})
+	if !la.Features().Segment {
+		t.Skip("the kernel has no UDP_SEGMENT")
+	}
+	path := roce.Path{Src: a, Dst: b}
+	pkts := batch(path, 1, repeat(8, 1040)...)
+	pkts[4].Corrupt = 999
+	intact := bytes.Clone(pkts[4].Data[:1036])
+	sock, n := la.build(pkts, 0) // as far as Send comes before it is refused
+	la.restore(pkts, n)
+	if done, full := la.sendSingly(sock, pkts); done != 8 || full {
+		t.Fatalf("sendSingly = %d, %v", done, full)
+	}
+	got := receive(t, lb, 7)
+	same(t, append(append([]link.Packet{}, pkts[:4]...), pkts[5:]...), got)
+	if la.Features().Segment || lb.Stats().BadICRC != 1 {
+		t.Errorf("segmentation still on: %v; %+v", la.Features().Segment, lb.Stats())
+	}
+	if !bytes.Equal(intact, pkts[4].Data[:1036]) {
+		t.Error("the injected corruption stayed in the caller's data")
+	}
+	wire := path
+	wire.SrcPort = roce.Port
+	for i := range got {
+		if p := pkts[[]int{0, 1, 2, 3, 5, 6, 7}[i]]; !roce.VerifyIdent(&wire, 0, p.Data) {
+			t.Errorf("packet %d: its ICRC is not for identification 0", i)
+		}
+	}
+	more := batch(path, 2, repeat(5, 1040)...)
+	sendAll(t, la, more)
+	same(t, more, receive(t, lb, 5))
+}
+
 func TestBothFamiliesAndSourceAddressOnWildcard(t *testing.T) {
 	ownNetwork(t)
 	l := open(t, Config{})
