@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"net/netip"
 
 	"rnic/internal/roce"
@@ -25,7 +26,7 @@ const (
 	// does not do this: of corrupt packets only one in 65,536 counts.
 	unlearnPackets = 4
 
-	sourceSlots = 256 // power of two
+	sourceBits = 8 // of the index into the table of sources
 )
 
 // source is what is known of one sender. The zero value knows nothing.
@@ -39,18 +40,15 @@ type source struct {
 // source that loses its slot to another starts to learn again. Its size is
 // fixed, whatever arrives.
 type identifications struct {
-	sources [sourceSlots]source
+	sources [1 << sourceBits]source
 	next    uint16 // guess for the next packet that is received on its own
 }
 
-// slot returns the entry of addr, emptied if it was another's.
+// slot returns the entry of addr, an IPv4 address, emptied if it was another's.
 func (t *identifications) slot(addr netip.Addr) *source {
-	b := addr.As16()
-	h := uint32(2166136261)
-	for _, c := range b {
-		h = (h ^ uint32(c)) * 16777619
-	}
-	s := &t.sources[(h^h>>16)%sourceSlots]
+	b := addr.As4()
+	h := binary.BigEndian.Uint32(b[:]) * 2654435769 // Fibonacci hashing: the top bits are the mixed ones
+	s := &t.sources[h>>(32-sourceBits)]
 	if s.addr != addr {
 		*s = source{addr: addr}
 	}

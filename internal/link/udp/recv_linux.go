@@ -74,7 +74,13 @@ func (l *Link) fill(want int) (int, error) {
 		if r.current >= len(l.sockets) {
 			r.current = 0
 		}
-		n, errno := l.receive(l.sockets[r.current].fd, min(want, recvMessages))
+		fd := l.sockets[r.current].fd
+		n, errno := l.receive(fd, min(want, recvMessages))
+		if errno != 0 && errno != unix.EAGAIN {
+			// An error of the network that the socket had kept: it is gone
+			// with this call, and concerns no packet of ours.
+			n, errno = l.receive(fd, min(want, recvMessages))
+		}
 		switch errno {
 		case 0:
 			r.have, r.next, r.opened = n, 0, false
@@ -82,8 +88,6 @@ func (l *Link) fill(want int) (int, error) {
 		case unix.EBADF, unix.ENOTSOCK:
 			return 0, l.fail("receive", errno)
 		}
-		// EAGAIN, or an error of the network that the socket had kept: it
-		// is gone with this call, and no packet of ours is concerned.
 		r.current++
 	}
 	return 0, nil

@@ -591,8 +591,11 @@ func TestSocketDropsAreCounted(t *testing.T) {
 	a, b := ownLoopback()
 	la := open(t, Config{Addrs: []netip.Addr{a}})
 	lb := open(t, Config{Addrs: []netip.Addr{b}, KeepSocketBuffers: true})
-	if got := lb.ReceiveBuffer(); got <= 0 {
-		t.Fatalf("ReceiveBuffer = %d", got)
+	switch size := lb.ReceiveBuffer(); {
+	case size <= 0:
+		t.Fatalf("ReceiveBuffer = %d", size)
+	case size > 8<<20:
+		t.Skipf("net.core.rmem_default of %d is too large to overflow", size)
 	}
 	const n = 4000
 	pkts := batch(roce.Path{Src: a, Dst: b}, 1, repeat(n/40, 4116)...)
