@@ -1,0 +1,217 @@
+package nic
+
+import (
+	"rnic/internal/hostmem"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// MemoryDone performs the effects of the packets received, now that their transfers are done, and
+// empties the list.
+func (n *NIC) MemoryDone(now int64) {
+	n.now = max(n.now, now)
+	t := &n.transport
+	for i := range t.effects {
+		e := &t.effects[i]
+		q := e.q
+		if q.dead || q.req.epoch != e.epoch {
+			continue
+		}
+		if len(t.list.Failed) > 0 {
+			if f := t.failureOf(e); f != nil {
+				q.memoryFailed(now, e, f)
+				continue
+			}
+		}
+		q.perform(now, e)
+	}
+	clear(t.effects)
+	t.effects = t.effects[:0]
+	t.scratch = t.scratch[:0]
+	t.list.Reset()
+}
+
+// failureOf finds the transfer of e, or of one before it, that failed. After a failure nothing of
+// the lane is transferred, and the queue pair's later effects are void.
+func (t *transport) failureOf(e *effect) *hostmem.Failure {
+	for i := range t.list.Failed {
+		f := &t.list.Failed[i]
+		if f.Lane != e.q.num {
+			continue
+		}
+		if f.Atomic && f.Index < int(e.atomics) || !f.Atomic && f.Index < int(e.segs) {
+			return f
+		}
+	}
+	return nil
+}
+
+func (q *QP) perform(now int64, e *effect) {
+	switch e.kind {
+	case effectCommit:
+		if q.nic.planted != PlantedEarlyACK {
+			q.commitNow(e)
+		}
+	case effectReceive:
+		if q.nic.planted != PlantedEarlyACK {
+			q.commitNow(e)
+		}
+		q.receiveDone(e)
+	case effectRead:
+		q.commitRead(e)
+	case effectAtomic:
+		q.commitAtomic(e)
+	case effectReadAgain:
+		if s := q.resp.findSaved(e.psn, e.psn.Add(int(e.packets)), false); s != nil {
+			q.respondAgain(q.readResponse(e, s.msn))
+		}
+	case effectAtomicAgain:
+		if s := q.resp.findSaved(e.psn, e.psn.Add(1), true); s != nil && s.executed {
+			q.respondAgain(response{psn: e.psn, end: e.psn.Add(1), atomic: true, value: s.value, msn: s.msn})
+		}
+	case effectAckAgain:
+		q.resp.ackDue = true
+		q.activate()
+	case effectNAK:
+		q.performNAK(now, e)
+	case effectDatagram:
+		q.receiveDone(e)
+	case effectDatagramFailed:
+		q.completeReceiveWith(e.cqe.WRID, e.recvErr)
+		q.enterError(now)
+	case effectRequests:
+		q.completeRequests(now, e.packets)
+	case effectRequestFailed:
+		q.failOldest(now, e.recvErr)
+	}
+}
+
+// commitNow moves the committed state: e's packet has been executed.
+func (q *QP) commitNow(e *effect) {
+	r := &q.resp
+	r.advance(e.psn)
+	if e.last {
+		r.msn = (r.msn + 1) & roce.PSNMask
+	}
+	if e.ackReq {
+		r.ackDue = true
+		q.activate()
+	}
+}
+
+// advance commits everything up to psn; a NAK for a gap or for a missing receive is out of date then.
+func (r *responder) advance(psn roce.PSN) {
+	r.committed = psn
+	if r.nakDue && !fatal(r.nak) {
+		r.nakDue = false
+	}
+}
+
+// fatal tells whether a connection does not go on after a NAK of this syndrome.
+func fatal(s roce.Syndrome) bool {
+	return s.Kind() == roce.SyndromeNAK && s != roce.NAKSequence
+}
+
+// receiveDone consumes the oldest receive and completes it.
+func (q *QP) receiveDone(e *effect) {
+	_ = q.rq.Consume()
+	q.nic.pushCQE(q.recvCQ, &e.cqe, e.solicited)
+}
+
+func (q *QP) readResponse(e *effect, msn uint32) response {
+	end := e.psn.Add(int(e.packets))
+	return response{psn: e.psn, end: end, first: e.psn, final: end, mr: e.mr, va: e.va, left: e.cqe.ByteLen, msn: msn}
+}
+
+func (q *QP) commitRead(e *effect) {
+	r := &q.resp
+	r.msn = (r.msn + 1) & roce.PSNMask
+	r.advance(e.psn.Add(int(e.packets) - 1))
+	if s := r.findSaved(e.psn, e.psn.Add(int(e.packets)), false); s != nil {
+		s.msn = r.msn
+	}
+	q.respond(q.readResponse(e, r.msn))
+}
+
+func (q *QP) commitAtomic(e *effect) {
+	r := &q.resp
+	old := q.nic.transport.list.Atomics[e.atomics-1].Old
+	r.msn = (r.msn + 1) & roce.PSNMask
+	r.advance(e.psn)
+	if s := r.findSaved(e.psn, e.psn.Add(1), true); s != nil {
+		s.executed, s.value, s.msn = true, old, r.msn
+	}
+	q.respond(response{psn: e.psn, end: e.psn.Add(1), atomic: true, value: old, msn: r.msn})
+}
+
+func (q *QP) performNAK(now int64, e *effect) {
+	s := &q.nic.stats
+	switch {
+	case e.syndrome == roce.NAKSequence:
+		s.SeqNAKsSent++
+	case e.syndrome.Kind() == roce.SyndromeRNRNAK:
+		s.RNRNAKsSent++
+	case e.syndrome == roce.NAKRemoteAccess:
+		s.AccessNAKsSent++
+	default:
+		s.OtherNAKsSent++
+	}
+	r := &q.resp
+	r.nakDue, r.nak, r.nakPSN = true, e.syndrome, e.psn
+	q.activate()
+	if !fatal(e.syndrome) {
+		return
+	}
+	r.refusing = true
+	if e.recvErr != ring.StatusSuccess {
+		q.completeReceiveWith(e.cqe.WRID, e.recvErr)
+	}
+	switch e.syndrome {
+	case roce.NAKRemoteAccess:
+		q.nic.event(Event{Type: EventQPAccessErr, QP: q}) // 11.6.3.2
+	case roce.NAKInvalidRequest:
+		if e.recvErr == ring.StatusSuccess {
+			q.nic.event(Event{Type: EventQPReqErr, QP: q})
+		}
+	}
+	q.enterError(now)
+}
+
+// completeReceiveWith completes the oldest receive with an error.
+func (q *QP) completeReceiveWith(wrid uint64, status ring.Status) {
+	if q.rq.Consume() != nil {
+		return
+	}
+	q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: status, Opcode: ring.WCRecv, QPN: q.num}, false)
+}
+
+// memoryFailed treats a transfer that e or a packet merged into e asked for, and that the program's
+// memory did not allow.
+func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
+	psn := e.psn
+	if !f.Atomic {
+		psn = roce.PSN(q.nic.transport.list.Segs[f.Index].Tag)
+	}
+	switch {
+	case e.kind == effectDatagram:
+		q.completeReceiveWith(e.cqe.WRID, ring.StatusLocProtErr)
+		q.enterError(now)
+	case e.kind == effectRequests:
+		q.landingFailed(now, psn)
+	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic:
+		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic {
+			q.enterError(now)
+			return
+		}
+		nak := effect{syndrome: roce.NAKRemoteAccess, psn: psn}
+		if e.send {
+			nak.syndrome, nak.recvErr, nak.cqe.WRID = roce.NAKRemoteOperational, ring.StatusLocProtErr, e.cqe.WRID
+		}
+		q.resp.committed = psn.Add(-1)
+		q.performNAK(now, &nak)
+	default:
+		// An effect without transfers behind a failure: the failure belongs to an effect of this
+		// queue pair that stands before it, which has put the queue pair into error.
+		q.enterError(now)
+	}
+}

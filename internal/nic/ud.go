@@ -1,0 +1,141 @@
+package nic
+
+import (
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// datagramMTU is the largest payload of a UD packet: the port's MTU (9.8.3.1).
+func (q *QP) datagramMTU() uint32 { return uint32(roce.MTUBytes(q.nic.mtuCode)) }
+
+// sendDatagrams sends UD requests, each of one packet. They complete in GatherDone.
+func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
+	r := &q.req
+	for range quantumPackets {
+		if r.cur == r.tail && !q.fetch(now) {
+			return false, false
+		}
+		w := r.at(r.cur)
+		if w.status != ring.StatusSuccess {
+			return false, false
+		}
+		ah := q.nic.lookupAH(w.ahNum)
+		if ah == nil || ah.pd != q.pd {
+			w.status, r.stopped = ring.StatusLocQPOpErr, true
+			q.failIfOldest(now)
+			return false, false
+		}
+		if !q.sendDatagram(tx, w, ah) {
+			if w.status == ring.StatusSuccess {
+				return false, true
+			}
+			q.failIfOldest(now)
+			return false, false
+		}
+		r.cur++
+		r.nxt = r.nxt.Add(1)
+		r.una, r.max = r.nxt, r.nxt
+		q.nic.transport.datagrams++
+	}
+	return true, false
+}
+
+func (q *QP) sendDatagram(tx *Tx, w *sendRequest, ah *AH) bool {
+	op := roce.UDSendOnly
+	if w.op == ring.OpSendImm {
+		op = roce.UDSendOnlyImm
+	}
+	info := op.Info()
+	pkt := tx.packet(q, &ah.path, ah.local, info.HeaderLen, int(w.length))
+	if pkt == nil {
+		return false
+	}
+	roce.BTH(pkt[:roce.BTHSize]).Encode(&roce.BTHFields{Opcode: op, Solicited: w.flags&ring.SendSolicited != 0,
+		PadCount: roce.PadCount(int(w.length)), PKey: q.nic.pkeys[q.attr.PKeyIndex], DestQP: w.qpn, PSN: w.first})
+	key := w.qkey
+	if key&0x80000000 != 0 {
+		key = q.attr.QKey // 10.2.5: the controlled Q_Key is the queue pair's
+	}
+	info.DETH(pkt).Encode(&roce.DETHFields{QKey: key, SrcQP: q.num})
+	if info.HasImm {
+		putImmediate(info.ImmDt(pkt), w.imm)
+	}
+	if w.length > 0 && !q.gather(tx, w, 0, pkt[info.HeaderLen:info.HeaderLen+int(w.length)]) {
+		tx.undo()
+		w.status, q.req.stopped = ring.StatusLocProtErr, true
+		return false
+	}
+	return true
+}
+
+// datagramSent completes the oldest datagram: it has left.
+func (q *QP) datagramSent(now int64, dead bool) {
+	r := &q.req
+	if q.typ != UD || r.head == r.cur {
+		return
+	}
+	r.acked = r.head
+	if dead {
+		q.failOldest(now, ring.StatusLocProtErr)
+		return
+	}
+	r.acked++
+	q.completeRequests(now, 1)
+}
+
+// receiveDatagram puts a datagram into the next receive, behind the area for its GRH. What does not
+// fit is dropped, and the receive stays (9.8.3, 10.2.5).
+func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
+	t, s := &q.nic.transport, &q.nic.stats
+	h := p.DETH()
+	if h.QKey() != q.attr.QKey {
+		s.BadQKey++
+		return
+	}
+	r := &q.resp
+	w := &t.recvWQE
+	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || q.rq.PendingFrom(r.recvPos) == 0 {
+		s.UDDropped++
+		return
+	}
+	bad, err := q.rq.LoadRecv(r.recvPos, w)
+	if bad || err != nil {
+		q.datagramError(w.WRID, ring.StatusLocQPOpErr)
+		return
+	}
+	room := uint64(0)
+	for _, g := range w.SGE[:w.NumSGE] {
+		room += uint64(g.Length)
+	}
+	length := roce.GRHSize + len(p.Payload)
+	if room < uint64(length) {
+		s.UDDropped++
+		return
+	}
+	grh := t.small(roce.GRHSize)
+	roce.GRH(grh).EncodePath(&rx.Path, 0, len(rx.Data))
+	mark := len(t.list.Segs)
+	var c cursor
+	sge := w.SGE[:w.NumSGE]
+	if !q.walk(&t.list, sge, &c, 0, grh, AccessLocalWrite, 0) ||
+		!q.walk(&t.list, sge, &c, roce.GRHSize, p.Payload, AccessLocalWrite, 0) {
+		t.list.Segs = t.list.Segs[:mark]
+		q.datagramError(w.WRID, ring.StatusLocProtErr)
+		return
+	}
+	r.recvPos = q.rq.Next(r.recvPos)
+	e := q.effect(effectDatagram)
+	e.solicited = p.BTH.Solicited()
+	e.cqe = ring.CQE{WRID: w.WRID, Opcode: ring.WCRecv, ByteLen: uint32(length), QPN: q.num, SrcQP: h.SrcQP(),
+		Flags: ring.WCGRH, PKeyIndex: q.attr.PKeyIndex}
+	if p.Info.HasImm {
+		e.cqe.Imm, e.cqe.Flags = immediate(p.ImmDt()), ring.WCGRH|ring.WCWithImm
+	}
+}
+
+// datagramError fails the next receive: its buffers are no good.
+func (q *QP) datagramError(wrid uint64, status ring.Status) {
+	q.resp.refusing = true
+	e := q.effect(effectDatagramFailed)
+	e.cqe.WRID, e.recvErr = wrid, status
+}
