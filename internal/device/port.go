@@ -65,7 +65,9 @@ func (p *port) open(cfg *Config) (err error) {
 		}
 		p.net = p.decorate(p.udp, cfg, "net", roce.Port)
 	}
-	p.loop = p.decorate(pipe.Loop(pipe.Config{Reference: true}), cfg, "loop", 0)
+	// A fault injector uses its buffers again: the pipe under it copies.
+	faulty := active(cfg.SendFault) || active(cfg.RecvFault)
+	p.loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, "loop", 0)
 	return nil
 }
 
