@@ -1,5 +1,5 @@
 #!/bin/sh
-# The guest's first process. GUEST_ADDRESS and GUEST_MTU come from the kernel's command line.
+# The guest's first process. GUEST_ADDRESS, GUEST_ADDRESS6 and GUEST_MTU come from the kernel's command line.
 export PATH=/bin HOME=/ LD_LIBRARY_PATH=/lib/x86_64-linux-gnu
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -19,6 +19,7 @@ done
 ip link set lo up
 ip link set eth0 mtu "$GUEST_MTU"
 ip addr add "$GUEST_ADDRESS" dev eth0
+ip addr add "$GUEST_ADDRESS6" dev eth0
 ip link set eth0 up
 rdma link add rxe0 type rxe netdev eth0 || echo "rdma link add failed"
 echo "guest is ready"

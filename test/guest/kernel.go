@@ -30,8 +30,11 @@ var guestModules = []string{
 	"virtio_mmio", "virtio_net", "crc32_generic", "crc32c_generic", "libcrc32c", "ib_uverbs", "rdma_ucm", "rdma_rxe",
 }
 
+// cacheLayout changes whenever an unpacked kernel of the cache would lack something.
+const cacheLayout = "2"
+
 // keptFiles are those of a kernel package that a guest can need: a tenth of it.
-var keptFiles = regexp.MustCompile(`^\./(boot/vmlinuz-|(usr/)?lib/modules/[^/]+/(modules\.|kernel/(arch|crypto|lib|net|drivers/(infiniband|virtio|net/[^/]+$))))`)
+var keptFiles = regexp.MustCompile(`^\./(boot/vmlinuz-|(usr/)?lib/modules/[^/]+/(modules\.|kernel/(arch|crypto|fs/configfs|lib|net|drivers/(infiniband|virtio|net/[^/]+$))))`)
 
 // findKernel returns the kernel that Debian serves now, from the cache or the archive.
 func findKernel(ctx context.Context, cache string) (*kernel, error) {
@@ -40,7 +43,7 @@ func findKernel(ctx context.Context, cache string) (*kernel, error) {
 		return nil, err
 	}
 	k := &kernel{version: strings.TrimPrefix(name, "linux-image-")}
-	dir := filepath.Join(cache, "kernel-"+k.version)
+	dir := filepath.Join(cache, "kernel-"+k.version+"-"+cacheLayout)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		if err := fetchKernel(ctx, name, k.version, dir); err != nil {
 			return nil, fmt.Errorf("fetching %s: %w", name, err)

@@ -21,7 +21,7 @@ import (
 const bootTimeout = 2 * time.Minute
 
 // Machine is a running guest. Its Soft-RoCE device is rxe0, over eth0 with
-// GuestAddress.
+// GuestAddress and GuestAddress6.
 type Machine struct {
 	network *Network
 	cmd     *exec.Cmd
@@ -73,6 +73,10 @@ func boot(ctx context.Context, image *Image, network *Network) (*Machine, error)
 		m.Close()
 		return nil, fmt.Errorf("the guest is not ready: %w; its console:\n%s", ctx.Err(), m.Console())
 	}
+	if strings.Contains(m.Console(), "insmod: ") {
+		m.Close()
+		return nil, fmt.Errorf("the guest lacks a module; its console:\n%s", m.Console())
+	}
 	if err := m.greet(ctx); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("the guest does not answer: %w; its console:\n%s", err, m.Console())
@@ -115,8 +119,8 @@ func qemuArgs(image *Image) []string {
 	// Emulated, the counter of cycles is the host's. The guest would measure its rate against a clock
 	// that a busy host does not serve in time, and hang; so it is told the rate.
 	params := fmt.Sprintf("console=ttyS0 quiet panic=-1 reboot=t nokaslr mitigations=off random.trust_cpu=on "+
-		"tsc=reliable tsc_early_khz=%d cryptomgr.notests pci=off GUEST_ADDRESS=%s%s GUEST_MTU=%d",
-		cyclesPerMillisecond(), GuestAddress, prefix, linkMTU)
+		"tsc=reliable tsc_early_khz=%d cryptomgr.notests pci=off GUEST_ADDRESS=%s GUEST_ADDRESS6=%s GUEST_MTU=%d",
+		cyclesPerMillisecond(), GuestAddress+prefix, GuestAddress6+prefix6, linkMTU)
 	return []string{qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-machine", "microvm,rtc=on", "-global", "virtio-mmio.force-legacy=off",
 		"-accel", "tcg,tb-size=128", "-cpu", "max", "-smp", "1", "-m", "512",

@@ -20,11 +20,14 @@ import (
 // Addresses of the link between host and guest. Each link has a network
 // namespace of its own, so that all can have the same.
 const (
-	HostAddress  = "10.7.0.1"
-	GuestAddress = "10.7.0.2"
-	prefix       = "/24"
-	tapName      = "tap0"
-	linkMTU      = 1500 // bytes: a RoCE path MTU of 1024
+	HostAddress   = "10.7.0.1"
+	GuestAddress  = "10.7.0.2"
+	HostAddress6  = "fd07::1"
+	GuestAddress6 = "fd07::2"
+	prefix        = "/24"
+	prefix6       = "/64"
+	tapName       = "tap0"
+	linkMTU       = 1500 // bytes: a RoCE path MTU of 1024
 
 	namespacePrefix = "rnic-guest-" // then the process, then a number
 	namespaceDir    = "/run/netns/" // where ip netns keeps them
@@ -51,6 +54,7 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 		"link set lo up",
 		"tuntap add " + tapName + " mode tap",
 		"addr add " + HostAddress + prefix + " dev " + tapName,
+		"addr add " + HostAddress6 + prefix6 + " dev " + tapName + " nodad",
 		"link set " + tapName + " up",
 	} {
 		if _, err := run(ctx, "", "ip", append([]string{"-n", n.Namespace}, strings.Fields(args)...)...); err != nil {

@@ -27,6 +27,9 @@ func operations() []string {
 	return append(list, "cas", "cas_miss", "fetch_add", "cas", "fetch_add")
 }
 
+// datagrams are the operations of an unreliable datagram queue pair.
+var datagrams = []string{"send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8"}
+
 // peer is a booted guest with the test programs, and the host's programs beside it.
 type peer struct {
 	*Machine
@@ -112,11 +115,13 @@ func TestSoftRoCELoopback(t *testing.T) {
 		name, options string
 		operations    []string
 	}{
-		{"RC", "", operations()},
-		{"UD", "-t ud", []string{"send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8"}},
+		{"RC", "-a " + GuestAddress, operations()},
+		{"RCOverIPv6", "-a " + GuestAddress6, operations()},
+		{"UD", "-t ud -a " + GuestAddress, datagrams},
+		{"UDOverIPv6", "-t ud -a " + GuestAddress6, datagrams},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			command := "rawqp -a " + GuestAddress + " " + test.options
+			command := "rawqp " + test.options
 			pair(t, p, command, func(ctx context.Context) (string, error) {
 				return p.Run(ctx, command+" -f both -c 127.0.0.1 "+strings.Join(test.operations, " "))
 			})
@@ -176,26 +181,41 @@ func TestKernelSoftRoCE(t *testing.T) {
 	p := bootPeer(t)
 	rnic := buildRnic(t)
 	for _, test := range []struct {
-		name   string
-		faults []string
+		name       string
+		options    []string // of rawqp
+		ipv6       bool
+		operations []string
+		faults     []string // of rnic run
 	}{
-		{name: "Clean"},
-		{"FirstPacketsLost", []string{"send:nth=1", "recv:nth=2"}},
-		{"RequestsLost", []string{"send:op=RC_RDMA_WRITE_MIDDLE,nth=20", "recv:op=RC_SEND_MIDDLE,nth=20"}},
-		{"AcknowledgementsLost", []string{"send:op=RC_ACKNOWLEDGE,nth=1", "recv:op=RC_ACKNOWLEDGE,nth=1"}},
-		{"ReadResponsesLost", []string{"send:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20",
-			"recv:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20"}},
-		{"AtomicResultsLost", []string{"send:op=RC_ATOMIC_ACKNOWLEDGE,nth=1", "recv:op=RC_ATOMIC_ACKNOWLEDGE,nth=1"}},
+		{name: "Clean", operations: operations()},
+		{name: "OverIPv6", ipv6: true, operations: operations()},
+		{name: "UD", options: []string{"-t", "ud"}, operations: datagrams},
+		{name: "UDOverIPv6", options: []string{"-t", "ud"}, ipv6: true, operations: datagrams},
+		{name: "FirstPacketsLost", operations: operations(), faults: []string{"send:nth=1", "recv:nth=2"}},
+		{name: "RequestsLost", operations: operations(), faults: []string{
+			"send:op=RC_RDMA_WRITE_MIDDLE,nth=20", "recv:op=RC_SEND_MIDDLE,nth=20"}},
+		{name: "AcknowledgementsLost", operations: operations(), faults: []string{
+			"send:op=RC_ACKNOWLEDGE,nth=1", "recv:op=RC_ACKNOWLEDGE,nth=1"}},
+		{name: "ReadResponsesLost", operations: operations(), faults: []string{
+			"send:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20", "recv:op=RC_RDMA_READ_RESPONSE_MIDDLE,nth=20"}},
+		{name: "AtomicResultsLost", operations: operations(), faults: []string{
+			"send:op=RC_ATOMIC_ACKNOWLEDGE,nth=1", "recv:op=RC_ATOMIC_ACKNOWLEDGE,nth=1"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			host, guest := HostAddress, GuestAddress
+			if test.ipv6 {
+				host, guest = HostAddress6, GuestAddress6
+			}
+			server := append([]string{"rawqp", "-a", guest}, test.options...)
+			client := []string{rnic, "run"}
+			for _, fault := range test.faults {
+				client = append(client, "--fault", fault)
+			}
+			client = append(client, "--", p.rawqp, "-a", host, "-f", "both", "-c", guest)
+			client = append(append(client, test.options...), test.operations...)
 			before := retransmissionCount(t, p)
-			pair(t, p, "rawqp -a "+GuestAddress, func(ctx context.Context) (string, error) {
-				args := []string{rnic, "run"}
-				for _, fault := range test.faults {
-					args = append(args, "--fault", fault)
-				}
-				args = append(args, "--", p.rawqp, "-a", HostAddress, "-f", "both", "-c", GuestAddress)
-				out, err := p.network.Command(ctx, append(args, operations()...)...).CombinedOutput()
+			pair(t, p, strings.Join(server, " "), func(ctx context.Context) (string, error) {
+				out, err := p.network.Command(ctx, client...).CombinedOutput()
 				return string(out), err
 			})
 			if after := retransmissionCount(t, p); test.faults != nil && after == before {
@@ -203,11 +223,4 @@ func TestKernelSoftRoCE(t *testing.T) {
 			}
 		})
 	}
-	t.Run("UD", func(t *testing.T) {
-		pair(t, p, "rawqp -t ud -a "+GuestAddress, func(ctx context.Context) (string, error) {
-			out, err := p.network.Command(ctx, rnic, "run", "--", p.rawqp, "-t", "ud", "-a", HostAddress, "-f", "both",
-				"-c", GuestAddress, "send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8").CombinedOutput()
-			return string(out), err
-		})
-	})
 }
