@@ -32,7 +32,10 @@ type Failure struct {
 
 // Reset empties the list and keeps its memory.
 func (l *List) Reset() {
-	clear(l.Segs) // no reference to a dead program's memory is kept
+	// No reference to a dead program's memory is kept.
+	clear(l.Segs)
+	clear(l.Atomics)
+	clear(l.Failed)
 	l.Segs = l.Segs[:0]
 	l.Atomics = l.Atomics[:0]
 	l.Failed = l.Failed[:0]
