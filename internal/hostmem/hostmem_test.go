@@ -45,6 +45,7 @@ func TestBytesBounds(t *testing.T) {
 		{0x1050, 0xb0, true},
 		{0x10ff, 1, true},
 		{0x1100, 0, true},
+		{0x1048, 0, true},
 		{0xfff, 1, false},
 		{0x10ff, 2, false},
 		{0x1100, 1, false},
