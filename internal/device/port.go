@@ -74,7 +74,14 @@ func (p *port) open(cfg *Config) (err error) {
 // decorate puts faults and capture around a link. The capture shows what the NIC sends and gets.
 func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) link.Link {
 	if active(cfg.SendFault) || active(cfg.RecvFault) {
-		l = linkfault.New(l, linkfault.Config{Send: cfg.SendFault, Recv: cfg.RecvFault})
+		var c linkfault.Config
+		if cfg.SendFault != nil {
+			c.Send = *cfg.SendFault
+		}
+		if cfg.RecvFault != nil {
+			c.Recv = *cfg.RecvFault
+		}
+		l = linkfault.New(l, c)
 	}
 	if p.file != nil {
 		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + name, SrcPort: srcPort})

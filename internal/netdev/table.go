@@ -189,7 +189,12 @@ func byAddr(ifaces []iface, addrs []netip.Addr) (chosen []candidate, err error) 
 	return chosen, nil
 }
 
+// has tells whether ip is f's. All of 127.0.0.0/8 is the loopback interface's, whatever it lists
+// (RFC 1122, 3.2.1.3): several NICs of one machine each take an address of it.
 func (f *iface) has(ip netip.Addr) bool {
+	if f.up && f.loopback && ip.Is4() && ip.IsLoopback() {
+		return true
+	}
 	return f.up && slices.ContainsFunc(f.usable(), func(c candidate) bool { return c.ip == ip })
 }
 
