@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rnic/internal/device"
+	"rnic/internal/sandbox"
+	"rnic/internal/uverbs"
+)
+
+// supervise makes the NIC and serves the program's calls until it has ended.
+func supervise(s *sandbox.Supervisor, c *runConfig) error {
+	dev, err := device.New(device.Config{Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Seed: c.Seed,
+		SendFault: c.SendFault, RecvFault: c.RecvFault, Capture: c.Capture})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	cfg := uverbs.Config{Name: c.Name, Version: firmware(Version)}
+	if c.Verbose {
+		cfg.Logf = logf
+	}
+	if c.Trace != "" {
+		f, err := createTrace(c.Trace)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		cfg.Trace = f
+	}
+	drv, err := uverbs.New(dev, s, cfg)
+	if err != nil {
+		return err
+	}
+	defer drv.Close()
+	if err := drv.AddTo(s); err != nil {
+		return fmt.Errorf("building the device's files: %w", err)
+	}
+	return s.Serve()
+}
+
+// firmware is the version as the device reports it.
+func firmware(version string) (v [3]uint16) {
+	for i, part := range strings.SplitN(version, ".", 3) {
+		n, _ := strconv.ParseUint(part, 10, 16)
+		v[i] = uint16(n)
+	}
+	return v
+}

@@ -1,0 +1,293 @@
+package uverbs
+
+import (
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rnic/internal/device"
+	"rnic/internal/dma"
+	"rnic/internal/sandbox"
+	"rnic/internal/shm"
+)
+
+// Config is what a Driver is made with.
+type Config struct {
+	// Name is the device's name in the tree. Clients that find their devices through sysfs take it
+	// for an rxe device only if it begins with "rxe".
+	Name string
+	// Version is the firmware version that the device reports: major, minor, patch.
+	Version [3]uint16
+	// Logf, if set, is told why commands failed.
+	Logf func(format string, args ...any)
+	// Trace, if set, gets every ioctl with its attributes and answers as text.
+	Trace io.Writer
+	// ShmDir is where the shared files live; default shm.DefaultDir.
+	ShmDir string
+}
+
+// Forgetter is what the Driver needs of the sandbox beside its calls: Supervisor.Forget.
+type Forgetter interface{ Forget(*sandbox.File) }
+
+// Driver is the verbs ABI of one device, as the sandbox's Device for its uverbs node.
+type Driver struct {
+	dev    *device.Device
+	cfg    Config
+	attr   deviceAttr
+	port   portAttr
+	tracer *tracer
+	pump   *pump // of events
+
+	mu       sync.Mutex // held by every command, and by cleanup
+	contexts map[*verbsContext]struct{}
+	spaces   map[int]*dma.Process // by process: the memory of its regions
+}
+
+// New makes the verbs ABI of dev. The device belongs to the caller.
+func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
+	if cfg.Name == "" {
+		cfg.Name = DefaultName
+	}
+	if err := checkName(cfg.Name); err != nil {
+		return nil, err
+	}
+	p, err := newPump(sup)
+	if err != nil {
+		return nil, err
+	}
+	d := &Driver{dev: dev, cfg: cfg, tracer: newTracer(cfg.Trace), pump: p,
+		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}}
+	d.describe()
+	return d, nil
+}
+
+// Close ends every context and the events. The programs must be gone.
+func (d *Driver) Close() {
+	d.mu.Lock()
+	for c := range d.contexts {
+		c.close()
+	}
+	d.mu.Unlock()
+	d.pump.close()
+}
+
+func (d *Driver) logf(format string, args ...any) {
+	if d.cfg.Logf != nil {
+		d.cfg.Logf(format, args...)
+	}
+}
+
+// Open implements sandbox.Device: every open of the node is a context of its own.
+func (d *Driver) Open(sys sandbox.Call, flags int) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	limit, err := shm.SizeLimit(sys.PID())
+	if err != nil {
+		d.logf("opening the device: %v", err)
+	}
+	file, app, err := shm.Create(shm.Options{Dir: d.cfg.ShmDir, SizeLimit: limit})
+	if err != nil {
+		d.logf("process %d: opening the device: %v", sys.PID(), err)
+		sys.Fail(errnoOf(err))
+		return
+	}
+	ctx := newContext(d, file)
+	if !sys.Valid() {
+		unix.Close(app)
+		ctx.close()
+		sys.Fail(syscall.EINTR)
+		return
+	}
+	n, _, err := sys.Inject(app, sandbox.RangeVerbs, flags&unix.O_CLOEXEC != 0, ctx)
+	unix.Close(app) // at once: the program's must be the last
+	if err != nil {
+		ctx.close()
+		d.logf("process %d: opening the device: %v", sys.PID(), err)
+		sys.Fail(errnoOf(err))
+		return
+	}
+	sys.Reply(int64(n))
+}
+
+// Ioctl implements sandbox.Device.
+func (d *Driver) Ioctl(sys sandbox.Call, f *sandbox.File, arg uint64) {
+	ctx, ok := f.Data.(*verbsContext)
+	if !ok {
+		sys.Fail(syscall.ENOTTY)
+		return
+	}
+	c := &call{drv: d, ctx: ctx, sys: sys, base: arg}
+	errno := c.ioctl()
+	c.trace.end(errno)
+	if errno != 0 {
+		sys.Fail(errno)
+		return
+	}
+	sys.Reply(0)
+}
+
+// ioctl reads, checks and runs one ioctl.
+func (c *call) ioctl() syscall.Errno {
+	var hdr [sizeIoctlHdr]byte
+	if c.sys.ReadMem(c.base, hdr[:]) != nil {
+		return syscall.EFAULT
+	}
+	h, errno := decodeIoctlHeader(hdr[:])
+	if errno != 0 {
+		return errno
+	}
+	if h.Driver != driverRXE {
+		return syscall.EINVAL
+	}
+	c.raw = make([]byte, int(h.Attrs)*sizeIoctlAttr)
+	if c.sys.ReadMem(c.base+sizeIoctlHdr, c.raw) != nil {
+		return syscall.EFAULT
+	}
+	c.method = methods[uint32(h.Object)<<16|uint32(h.Method)]
+	c.trace = c.drv.tracer.begin(&h, c.method)
+	if c.method == nil {
+		return syscall.EPROTONOSUPPORT
+	}
+	if c.attrs, errno = decodeAttrs(c.raw, c.method); errno == 0 {
+		errno = fetch(c.attrs, c.sys.ReadMem)
+	}
+	c.trace.input(c.attrs)
+	if errno != 0 {
+		return errno
+	}
+	return c.execute(c.method.run)
+}
+
+// Write implements sandbox.Device: the commands of libraries that do not know the ioctl.
+func (d *Driver) Write(sys sandbox.Call, f *sandbox.File, addr, n uint64) {
+	ctx, ok := f.Data.(*verbsContext)
+	if !ok || n > maxWrite {
+		sys.Fail(syscall.EINVAL)
+		return
+	}
+	c := &call{drv: d, ctx: ctx, sys: sys}
+	errno := c.write(addr, int(n))
+	c.trace.end(errno)
+	if errno != 0 {
+		sys.Fail(errno)
+		return
+	}
+	sys.Reply(int64(n))
+}
+
+func (c *call) write(addr uint64, n int) syscall.Errno {
+	b := make([]byte, n)
+	if c.sys.ReadMem(addr, b) != nil {
+		return syscall.EFAULT
+	}
+	if isShortDestroyCQ(b) {
+		b = make([]byte, destroyCQSize)
+		if c.sys.ReadMem(addr, b) != nil {
+			return syscall.EFAULT
+		}
+		le.PutUint16(b[4:], destroyCQSize/4)
+	}
+	w, errno := decodeWrite(b)
+	if w.cmd != nil {
+		c.trace = c.drv.tracer.beginWrite(w.cmd, n)
+	}
+	if errno != 0 {
+		return errno
+	}
+	c.req, c.uhw, c.resp, c.uhwResp = w.req, w.uhw, w.resp, w.uhwResp
+	return c.execute(w.cmd.run)
+}
+
+// execute runs a command whose input is complete.
+func (c *call) execute(run func(*call) syscall.Errno) syscall.Errno {
+	// What the NIC does for this command touches queues that the program may have truncated.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	if !c.sys.Valid() {
+		return syscall.EINTR
+	}
+	c.drv.mu.Lock()
+	defer c.drv.mu.Unlock()
+	if c.ctx.closed {
+		return syscall.EIO
+	}
+	// In the kernel a doorbell is synchronous: a command must not overtake those before it.
+	if c.ctx.qps > 0 {
+		c.ctx.dev.Drain()
+	}
+	if errno := run(c); errno != 0 {
+		return errno
+	}
+	return c.finish()
+}
+
+// Closed implements sandbox.Device.
+func (d *Driver) Closed(f *sandbox.File) {
+	switch o := f.Data.(type) {
+	case *verbsContext:
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		d.mu.Lock()
+		o.close()
+		d.mu.Unlock()
+	case *channel:
+		d.pump.remove(o)
+	}
+}
+
+// MemoryGone implements sandbox.Device: the regions that the process registered refer to nothing
+// any more. Their handles stay until they are destroyed, or their context is.
+func (d *Driver) MemoryGone(pid int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.contexts {
+		for _, o := range c.objects {
+			if m, ok := o.(*mrObject); ok && m.pid == pid {
+				m.drop()
+			}
+		}
+	}
+	delete(d.spaces, pid)
+}
+
+// space is the memory of process pid: one and the same for all its regions, which lets the NIC batch
+// their transfers.
+func (d *Driver) space(pid int) *dma.Process {
+	s := d.spaces[pid]
+	if s == nil {
+		s = dma.NewProcess(pid)
+		d.spaces[pid] = s
+	}
+	return s
+}
+
+// Contexts is the number of open devices, and Objects that of the objects in them.
+func (d *Driver) Contexts() (contexts, objects int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.contexts {
+		objects += len(c.objects)
+	}
+	return len(d.contexts), objects
+}
+
+var _ sandbox.Device = (*Driver)(nil)
+
+// checkName refuses names that no stock client would take.
+func checkName(name string) error {
+	if len(name) < 3 || name[:3] != "rxe" {
+		return fmt.Errorf("device name %q: stock libraries look for names that begin with \"rxe\"", name)
+	}
+	for _, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-') {
+			return fmt.Errorf("device name %q: letters, digits, - and _ only", name)
+		}
+	}
+	if len(name) > 63 { // IB_DEVICE_NAME_MAX
+		return fmt.Errorf("device name %q: 63 characters at most", name)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package uverbs
+
+import (
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+
+	"rnic/internal/roce"
+	"rnic/internal/sandbox"
+)
+
+// DefaultName is the device's name where none is given.
+const DefaultName = "rxe0"
+
+// Numbers of the device node uverbs0 (drivers/infiniband/core: IB_UVERBS_MAJOR, _BASE_MINOR).
+const (
+	verbsMajor = 231
+	verbsMinor = 192
+)
+
+// Tree is what the Driver needs of the sandbox to build its files; *sandbox.Supervisor is one.
+type Tree interface {
+	AddDir(path string) error
+	AddFile(path, content string) error
+	AddSymlink(path, target string) error
+	AddDevice(path string, major, minor uint32, d sandbox.Device) error
+}
+
+// AddTo adds the device's files to the tree: /dev/infiniband/uverbs0 and what clients read below
+// /sys/class/infiniband and /sys/class/infiniband_verbs.
+func (d *Driver) AddTo(t Tree) error {
+	b := treeBuilder{t: t}
+	verbs := "/sys/class/infiniband_verbs"
+	b.file(verbs+"/abi_version", strconv.Itoa(classABI))
+	b.file(verbs+"/uverbs0/abi_version", strconv.Itoa(providerABI))
+	b.file(verbs+"/uverbs0/dev", fmt.Sprintf("%d:%d", verbsMajor, verbsMinor))
+	b.file(verbs+"/uverbs0/ibdev", d.cfg.Name)
+	b.file(verbs+"/uverbs0/uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=infiniband/uverbs0\nDEVMODE=0666", verbsMajor, verbsMinor))
+	b.deviceFiles(d, "/sys/class/infiniband/"+d.cfg.Name)
+	if b.err == nil {
+		b.err = t.AddDevice("/dev/infiniband/uverbs0", verbsMajor, verbsMinor, d)
+	}
+	return b.err
+}
+
+// treeBuilder keeps the first error.
+type treeBuilder struct {
+	t   Tree
+	err error
+}
+
+func (b *treeBuilder) file(path, line string) {
+	if b.err == nil {
+		b.err = b.t.AddFile(path, line+"\n")
+	}
+}
+
+func (b *treeBuilder) dir(path string) {
+	if b.err == nil {
+		b.err = b.t.AddDir(path)
+	}
+}
+
+func (b *treeBuilder) deviceFiles(d *Driver, dir string) {
+	v := d.cfg.Version
+	guid := quads(d.attr.NodeGUID[:])
+	b.file(dir+"/node_type", "1: CA")
+	b.file(dir+"/node_desc", d.cfg.Name)
+	b.file(dir+"/node_guid", guid)
+	b.file(dir+"/sys_image_guid", guid)
+	b.file(dir+"/fw_ver", fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]))
+	b.file(dir+"/hw_rev", "0x0")
+	b.file(dir+"/board_id", "rnic")
+	b.file(dir+"/uevent", "NAME="+d.cfg.Name)
+	b.portFiles(d, dir+"/ports/1")
+	// Where the machine's own device of that name would be: its place, and its interfaces.
+	b.file(dir+"/device/numa_node", systemFile("/sys/devices/system/node/online", "-1", numaNode))
+	b.file(dir+"/device/local_cpus", systemFile("/sys/devices/system/node/node0/cpumap", "1", identity))
+	b.file(dir+"/device/local_cpulist", systemFile("/sys/devices/system/node/node0/cpulist", "0", identity))
+	b.dir(dir + "/device/infiniband_verbs/uverbs0")
+	seen := map[string]bool{}
+	for _, g := range d.dev.GIDs() {
+		if g.IfName != "" && !seen[g.IfName] {
+			seen[g.IfName] = true
+			b.dir(dir + "/device/net/" + g.IfName)
+			if len(seen) == 1 {
+				b.file(dir+"/parent", g.IfName)
+			}
+		}
+	}
+}
+
+func (b *treeBuilder) portFiles(d *Driver, dir string) {
+	b.file(dir+"/state", "4: ACTIVE")
+	b.file(dir+"/phys_state", "5: LinkUp")
+	b.file(dir+"/rate", portRate)
+	b.file(dir+"/link_layer", "Ethernet")
+	b.file(dir+"/cap_mask", fmt.Sprintf("0x%08x", d.port.CapFlags))
+	b.file(dir+"/lid", "0x0")
+	b.file(dir+"/lid_mask_count", "0")
+	b.file(dir+"/sm_lid", "0x0")
+	b.file(dir+"/sm_sl", "0")
+	b.file(dir+"/pkeys/0", "0xffff")
+	gids := map[int]int{}
+	for i, g := range d.dev.GIDs() {
+		gids[g.Index] = i
+	}
+	for slot := range int(d.port.GIDs) {
+		n := strconv.Itoa(slot)
+		i, used := gids[slot]
+		if !used {
+			// A read of an empty slot's attributes fails in the kernel: there is no file here.
+			b.file(dir+"/gids/"+n, quads(make([]byte, len(roce.GID{}))))
+			continue
+		}
+		g := d.dev.GIDs()[i]
+		b.file(dir+"/gids/"+n, quads(g.GID[:]))
+		b.file(dir+"/gid_attrs/types/"+n, "RoCE v2")
+		b.file(dir+"/gid_attrs/ndevs/"+n, g.IfName)
+	}
+}
+
+// quads writes bytes as sysfs does: groups of two, in hexadecimal, with colons.
+func quads(b []byte) string {
+	s := hex.EncodeToString(b)
+	out := s[:4]
+	for i := 4; i < len(s); i += 4 {
+		out += ":" + s[i:i+4]
+	}
+	return out
+}
+
+// systemFile is the first line of a file of this machine, or a default.
+func systemFile(path, def string, use func(string) string) string {
+	b, err := os.ReadFile(path)
+	if err != nil || len(b) < 2 {
+		return def
+	}
+	return use(string(b[:len(b)-1]))
+}
+
+func identity(s string) string { return s }
+
+// numaNode is the only node if there is one, else none in particular.
+func numaNode(online string) string {
+	if _, err := strconv.Atoi(online); err == nil {
+		return online
+	}
+	return "-1"
+}

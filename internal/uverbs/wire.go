@@ -1,0 +1,177 @@
+package uverbs
+
+import (
+	"rnic/internal/nic"
+	"rnic/internal/roce"
+)
+
+// Sizes in bytes of the commands' structures (rdma/ib_user_verbs.h), requests without their header,
+// and of the provider's (rdma_user_rxe.h).
+const (
+	sizeCmdHdr      = 8
+	sizeExCmdHdr    = 16
+	sizeIoctlHdr    = 24
+	sizeIoctlAttr   = 16
+	sizeDeviceAttr  = 176 // ib_uverbs_query_device_resp
+	sizeDeviceExt   = 304 // ib_uverbs_ex_query_device_resp
+	sizePortAttr    = 40  // ib_uverbs_query_port_resp
+	sizePortAttrExt = 48  // ib_uverbs_query_port_resp_ex
+	sizeGIDEntry    = 32  // ib_uverbs_gid_entry
+	sizeQPAttr      = 128 // ib_uverbs_query_qp_resp
+	sizeModifyQP    = 112 // ib_uverbs_modify_qp
+	sizeModifyQPExt = 120 // ib_uverbs_ex_modify_qp
+	sizeCreateQP    = 56
+	sizeQPCap       = 20 // ib_uverbs_qp_cap
+	sizeMMInfo      = 16 // mminfo
+	sizeCompEvent   = 8  // ib_uverbs_comp_event_desc
+	sizeAsyncEvent  = 16 // ib_uverbs_async_event_desc
+	inlineLimit     = 8  // an attribute up to this length stands in the attribute itself
+)
+
+// deviceAttr is what QUERY_DEVICE answers.
+type deviceAttr struct {
+	FWVersion  uint64
+	NodeGUID   [8]byte // as on the wire
+	Limits     nic.Limits
+	PKeys      uint16
+	ACKDelay   uint8
+	Ports      uint8
+	CapFlags   uint32
+	VendorID   uint32
+	PartID     uint32
+	HWVersion  uint32
+	AtomicCap  uint32
+	PageSizes  uint64
+	MaxMRBytes uint64
+}
+
+// Device capability flags (enum ib_device_cap_flags) that hold for this NIC.
+const (
+	capUDAVPortEnforce = 1 << 6
+	capSysImageGUID    = 1 << 11
+	capRCRNRNAKGen     = 1 << 12
+
+	deviceCaps = capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen
+
+	atomicHCA = 1 // IB_ATOMIC_HCA: atomic among the NIC's own operations
+)
+
+// encode writes struct ib_uverbs_query_device_resp. Precondition: len(b) >= sizeDeviceAttr, zeroed.
+func (d *deviceAttr) encode(b []byte) {
+	_ = b[sizeDeviceAttr-1]
+	l := &d.Limits
+	le.PutUint64(b[0:], d.FWVersion)
+	copy(b[8:16], d.NodeGUID[:])
+	copy(b[16:24], d.NodeGUID[:]) // sys_image_guid
+	le.PutUint64(b[24:], d.MaxMRBytes)
+	le.PutUint64(b[32:], d.PageSizes)
+	le.PutUint32(b[40:], d.VendorID)
+	le.PutUint32(b[44:], d.PartID)
+	le.PutUint32(b[48:], d.HWVersion)
+	le.PutUint32(b[52:], uint32(l.MaxQP))
+	le.PutUint32(b[56:], l.MaxQPWR)
+	le.PutUint32(b[60:], d.CapFlags)
+	le.PutUint32(b[64:], l.MaxSGE)
+	le.PutUint32(b[68:], l.MaxSGE) // max_sge_rd
+	le.PutUint32(b[72:], uint32(l.MaxCQ))
+	le.PutUint32(b[76:], l.MaxCQE)
+	le.PutUint32(b[80:], uint32(l.MaxMR))
+	le.PutUint32(b[84:], uint32(l.MaxPD))
+	le.PutUint32(b[88:], uint32(l.MaxRDAtomic))                 // max_qp_rd_atom
+	le.PutUint32(b[96:], uint32(l.MaxRDAtomic)*uint32(l.MaxQP)) // max_res_rd_atom
+	le.PutUint32(b[100:], uint32(l.MaxRDAtomic))                // max_qp_init_rd_atom
+	le.PutUint32(b[108:], d.AtomicCap)
+	le.PutUint32(b[144:], uint32(l.MaxAH))
+	le.PutUint16(b[168:], d.PKeys)
+	b[170] = d.ACKDelay
+	b[171] = d.Ports
+}
+
+// encodeExt writes struct ib_uverbs_ex_query_device_resp with its length. Precondition: len(b) >=
+// sizeDeviceExt, zeroed.
+func (d *deviceAttr) encodeExt(b []byte, length int) {
+	_ = b[sizeDeviceExt-1]
+	d.encode(b)
+	le.PutUint32(b[180:], uint32(length)) // response_length: the fields that count
+	le.PutUint64(b[224:], uint64(d.CapFlags))
+}
+
+// portAttr is what QUERY_PORT answers.
+type portAttr struct {
+	CapFlags   uint32
+	MaxMsgSize uint32 // bytes
+	GIDs       uint32 // slots of the table
+	PKeys      uint16
+	State      uint8
+	MaxMTU     uint8 // codes 1..5
+	ActiveMTU  uint8
+	Width      uint8
+	Speed      uint8
+	PhysState  uint8
+	LinkLayer  uint8
+}
+
+// Values of a port (enum ib_uverbs_query_port_cap_flags, ib_port_state, ib_port_width,
+// ib_port_speed, rdma_link_layer).
+const (
+	portCapCM       = 1 << 16
+	portCapIPGIDs   = 1 << 26
+	portActive      = 4
+	portWidth4X     = 2
+	portSpeedEDR    = 32
+	portLinkUp      = 5
+	portEthernet    = 2
+	portRate        = "100 Gb/sec (4X EDR)"
+	mtuCode4096     = 5
+	gidTypeRoCEv2   = 2 // ib_uverbs_gid_entry.gid_type
+	portNumber      = 1
+	maxVLNum        = 1
+	completionVecs  = 1
+	deviceVendor    = 0xffffff // no IEEE company: as the kernel's rxe
+	localACKDelay   = 15       // 4.096 us << 15: as the kernel's rxe
+	pkeyTableLength = 1
+)
+
+// encode writes struct ib_uverbs_query_port_resp_ex, whose first 40 bytes are
+// ib_uverbs_query_port_resp. Precondition: len(b) >= sizePortAttrExt, zeroed.
+func (p *portAttr) encode(b []byte) {
+	_ = b[sizePortAttrExt-1]
+	le.PutUint32(b[0:], p.CapFlags)
+	le.PutUint32(b[4:], p.MaxMsgSize)
+	le.PutUint32(b[16:], p.GIDs)
+	le.PutUint16(b[20:], p.PKeys)
+	b[26] = p.State
+	b[27] = p.MaxMTU
+	b[28] = p.ActiveMTU
+	b[30] = maxVLNum
+	b[34] = p.Width
+	b[35] = p.Speed
+	b[36] = p.PhysState
+	b[37] = p.LinkLayer
+	le.PutUint32(b[44:], uint32(p.Speed)) // active_speed_ex, Linux 6.9
+}
+
+// gidEntry writes struct ib_uverbs_gid_entry. Precondition: len(b) >= sizeGIDEntry.
+func gidEntry(b []byte, g roce.GID, index, ifindex int) {
+	copy(b[:16], g[:])
+	le.PutUint32(b[16:], uint32(index))
+	le.PutUint32(b[20:], portNumber)
+	le.PutUint32(b[24:], gidTypeRoCEv2)
+	le.PutUint32(b[28:], uint32(ifindex))
+}
+
+// mmInfo writes struct mminfo: where the program maps a queue on its command descriptor.
+func mmInfo(b []byte, offset int64, size int) {
+	le.PutUint64(b[0:], uint64(offset))
+	le.PutUint32(b[8:], uint32(size))
+	le.PutUint32(b[12:], 0)
+}
+
+// words encodes 32-bit words, as most answers are.
+func words(v ...uint32) []byte {
+	b := make([]byte, 4*len(v))
+	for i, x := range v {
+		le.PutUint32(b[4*i:], x)
+	}
+	return b
+}
