@@ -324,3 +324,42 @@ func TestPeerOfTheSameNIC(t *testing.T) {
 		t.Error("the path is known after reset")
 	}
 }
+
+// 11.2.5.2, SQD to SQD: the number of READs and atomics outstanding as initiator may grow.
+func TestMoreOutstandingReadsAfterSQD(t *testing.T) {
+	n := objectsNIC(Config{})
+	pd, cq := mustPD(t, n), mustCQ(t, n, 64)
+	i := qpInit(t, n, RC, pd, cq, cq, Cap{MaxSendWR: 15, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1})
+	q, err := n.CreateQP(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := n.RegMR(pd, memory(0x1000, 64), 0x1000, 64, 0x1000, AccessLocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bring(t, q, RTR)
+	a := goodAttr(RTS)
+	a.MaxRDAtomic = 0
+	wantErrno(t, n.Modify(1, q, &a, AttrState|rcTransitions[RTR][RTS].required), 0)
+	wantErrno(t, n.Modify(1, q, &Attr{State: SQD}, AttrState), 0)
+	wantErrno(t, n.Modify(1, q, &Attr{MaxRDAtomic: 9}, AttrMaxRDAtomic), 0)
+	wantErrno(t, n.Modify(1, q, &Attr{State: RTS}, AttrState), 0)
+
+	program := ring.View(q.sq.Bytes(), ring.Geometry{Slots: 16, ElemLog2: 8})
+	for range 12 {
+		w := ring.SendWQE{Opcode: ring.OpRead, NumSGE: 1, RemoteAddr: 0x5000, RKey: 1}
+		w.SGE[0] = ring.SGE{Addr: 0x1000, Length: 8, LKey: m.LKey()}
+		program.StoreSend(program.Position(), &w, false)
+		if err := program.Publish(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Doorbell(2, q)
+	tx := NewTx(1<<16, 64)
+	for n.Transmit(2, tx) {
+	}
+	if len(tx.Packets) != 9 {
+		t.Errorf("%d READ requests sent, want 9", len(tx.Packets))
+	}
+}

@@ -106,8 +106,14 @@ func (q *QP) startRequester() {
 	// 9.7.7.2.5: no credit is known at first; one request may be sent to learn it.
 	r.limited = true
 	r.retries, r.rnrRetries = q.attr.RetryCnt, q.attr.RNRRetry
-	if n := int(q.attr.MaxRDAtomic); n > 0 {
+}
+
+// sizeReads makes room for the READs and atomics that may be in flight. Precondition: none is.
+func (q *QP) sizeReads() {
+	r := &q.req
+	if n := int(q.attr.MaxRDAtomic); n > len(r.readEnds) {
 		r.readEnds = make([]roce.PSN, 1<<bits.Len(uint(n)))
+		r.readHead, r.readTail = 0, 0
 	}
 }
 
@@ -146,7 +152,11 @@ func (q *QP) fetch(now int64) bool {
 	}
 	r.ssn = (r.ssn + 1) & roce.PSNMask
 	w.first, w.packets, w.ssn = r.end, 0, r.ssn
-	if w.status == ring.StatusSuccess {
+	switch {
+	case w.status != ring.StatusSuccess:
+	case q.typ == UD:
+		w.packets = 1 // a datagram is one packet (9.8.3.1)
+	default:
 		w.packets = q.packetsOf(w.length)
 	}
 	r.end = w.end()

@@ -146,6 +146,7 @@ func (q *QP) transportToRTS(now int64) {
 	if !q.req.started {
 		q.startRequester()
 	}
+	q.sizeReads() // more may be allowed than before SQD, where all has completed (11.2.5.2)
 	q.activate()
 }
 
