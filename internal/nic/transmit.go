@@ -14,7 +14,7 @@ func (tx *Tx) packet(q *QP, path *roce.Path, local bool, header, payload int) []
 		return nil
 	}
 	end := tx.Used + n + roce.ICRCSize
-	data := arena[tx.Used:end:end]
+	data := arena[tx.Used:end] // its capacity reaches on: so a link sees that packets lie back to back
 	tx.Used = end
 	tx.Packets = append(tx.Packets, TxPacket{Path: path, Data: data, QPN: q.num, Local: local})
 	clear(data[header+payload : n])
