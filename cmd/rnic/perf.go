@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"os"
+	"runtime/pprof"
 	"time"
 
 	"rnic/internal/perf"
@@ -35,6 +36,7 @@ type PerfCmd struct {
 	Capture    string        `type:"path" help:"Write all packets to this pcapng file."`
 	JSON       bool          `help:"Print one JSON object a measurement."`
 	NoResend   bool          `name:"no-early-resend" help:"Leave lost packets to NAKs and the local ACK timer."`
+	CPUProfile string        `name:"cpuprofile" hidden:"" type:"path" help:"Write a profile of the processor's time, for go tool pprof."`
 	Buffer     int           `name:"socket-buffer" help:"Receive socket buffer in bytes (default: as much as allowed)."`
 }
 
@@ -50,6 +52,17 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer}
 	if err := o.Validate(); err != nil {
 		return err
+	}
+	if c.CPUProfile != "" {
+		f, err := os.Create(c.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
 	}
 	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
 }
