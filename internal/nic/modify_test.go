@@ -362,4 +362,8 @@ func TestMoreOutstandingReadsAfterSQD(t *testing.T) {
 	if len(tx.Packets) != 9 {
 		t.Errorf("%d READ requests sent, want 9", len(tx.Packets))
 	}
+	// 11.2.5.3: query gives the PSNs as they are now.
+	if a, _ := q.Query(); a.SQPSN != 0x654321+9 || a.RQPSN != 0x123456 {
+		t.Errorf("PSNs %#x and %#x, want %#x and %#x", a.SQPSN, a.RQPSN, 0x654321+9, 0x123456)
+	}
 }
