@@ -33,12 +33,25 @@ func (w *world) startDatagrams(q *qpair) {
 		w.after(w.nanos(0, 600_000), func() {
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
+			w.after(w.nanos(0, 1_000_000), func() { w.endDatagrams(q) })
 		})
 	}
 }
 
+// endDatagrams resets a queue pair that is in ERR, once everything must have been flushed.
+func (w *world) endDatagrams(q *qpair) {
+	q.down = true
+	w.after(flushNanos, func() {
+		w.settle(q)
+		w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
+	})
+}
+
 // receiveDatagrams posts receives from time to time: enough or not, large enough or not.
 func (w *world) receiveDatagrams(q *qpair, left int) {
+	if q.down {
+		return
+	}
 	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {
 		size := pick(w, roce.GRHSize+4096, roce.GRHSize+1024, roce.GRHSize+w.between(0, 4096), w.between(0, roce.GRHSize+8))
 		r := w.newReceive(q, size)
@@ -48,13 +61,16 @@ func (w *world) receiveDatagrams(q *qpair, left int) {
 		w.postReceive(q, r)
 		left--
 	}
-	if left > 0 && !q.errState {
-		w.after(w.nanos(1000, 150_000), func() { w.receiveDatagrams(q, left) })
+	if left > 0 && !q.down { // a full queue costs a turn, too: nobody may come and empty it
+		w.after(w.nanos(1000, 150_000), func() { w.receiveDatagrams(q, left-1) })
 	}
 }
 
 // stepDatagrams sends a few datagrams, and comes back for more.
 func (w *world) stepDatagrams(q *qpair) {
+	if q.down {
+		return
+	}
 	for n := w.between(1, 6); n > 0 && q.left > 0 && q.sq.Free() > 0; n-- {
 		x := w.newDatagram(q)
 		if x == nil {
@@ -75,6 +91,9 @@ func (w *world) newDatagram(q *qpair) *work {
 	x.op = pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm)
 	x.dest = w.uds[w.rng.IntN(len(w.uds))]
 	x.n = min(w.size(1024), q.h.mtu, x.dest.h.mtu)
+	if x.n < 8 {
+		x.op = ring.OpSendImm // so that it can be told apart when it arrives
+	}
 	x.imm = w.rng.Uint32()
 	x.signalled = q.sigAll || w.chance(60)
 	x.solicited = w.chance(40)

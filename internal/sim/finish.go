@@ -110,7 +110,9 @@ func (w *world) finish() {
 		}
 	}
 	for _, q := range w.uds {
-		w.settle(q)
+		if q.qp.State() != nic.Reset {
+			w.settle(q)
+		}
 		w.finishDatagrams(q)
 	}
 	for _, h := range w.hosts {
@@ -169,9 +171,17 @@ func (w *world) outstanding() string {
 	var b strings.Builder
 	for _, h := range w.hosts {
 		for _, q := range h.qps {
-			if q.nextSend < len(q.sends) {
+			if q.nextSend < len(q.sends) && q.sends[q.nextSend].signalled {
 				fmt.Fprintf(&b, "%s in %v waits; ", q.sends[q.nextSend], q.qp.State())
 			}
+			if q.left > 0 && !q.down && q.sq.Free() == 0 {
+				fmt.Fprintf(&b, "the send queue of %v in %v is full; ", q, q.qp.State())
+			}
+		}
+	}
+	for _, h := range w.hosts {
+		if t := h.nic.NextTimer(); t != 0 {
+			fmt.Fprintf(&b, "host %d's next timer is at %s; ", h.index, clock(t-startNanos))
 		}
 	}
 	return b.String()

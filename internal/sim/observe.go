@@ -100,7 +100,7 @@ func (w *world) observeArrival(h *host, p *packet) {
 		w.expectDatagram(q, &pkt)
 	case pkt.Info.Kind == roce.KindAck && pkt.AETH().Syndrome().Kind() == roce.SyndromeRNRNAK:
 		x, off, ok := q.at(pkt.BTH.PSN())
-		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now < q.rnrUntil {
+		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now <= q.rnrUntil {
 			return // of the past, or a copy of the one that is being waited for
 		}
 		q.rnrOff, q.rnrUntil = off, w.now+roce.RNRTimerNanos(pkt.AETH().Syndrome().Value())

@@ -36,8 +36,9 @@ type epoch struct {
 	landed    int    // sends[:landed] are known to have reached the peer's memory
 	psnCount  uint32 // PSNs of all sends together
 
-	planned []*work // receives not posted yet
-	left    int     // work requests that the program still means to post
+	planned     []*work // receives not posted yet
+	recvBlocked bool    // planned waits for room in the receive queue
+	left        int     // work requests that the program still means to post
 
 	sendErr, recvErr bool // an error or flush completion was seen: all that follow are flushed
 	errState         bool // the NIC says ERR
