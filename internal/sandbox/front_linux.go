@@ -165,8 +165,8 @@ func (fr *front) supervisorDied() error {
 	if status.Signaled() {
 		how = "killed by " + unix.SignalName(status.Signal())
 	}
-	return fmt.Errorf("the supervisor, process %d, has died (%s): the program and all its descendants were killed: %w",
-		fr.supervisor, how, ErrSupervisorDied)
+	return &failure{ExitFailure, ErrSupervisorDied,
+		fmt.Sprintf("the supervisor, process %d, has died (%s): the program and all its descendants were killed", fr.supervisor, how)}
 }
 
 func reap(pid int) (status syscall.WaitStatus) {

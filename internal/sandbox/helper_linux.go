@@ -36,8 +36,8 @@ func become(sock, nice int, program string, argv []string) error {
 	l, killable, err := installFilter(filter(r))
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("this shell or container already runs under a system-call listener, and the kernel allows one "+
-			"(rnic run inside rnic run? start the inner program directly, it uses the outer NIC): %w", ErrNested)
+		return &failure{ExitFailure, ErrNested, "already under a system-call listener, and the kernel allows one: " +
+			"inside rnic run start the program directly, it uses the outer NIC; a container may have a listener of its own"}
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("install the seccomp filter: %w (%v)", ErrUnsupported, err)
 	case err != nil:

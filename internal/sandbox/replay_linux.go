@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +14,10 @@ import (
 // arguments (SA_RESTART), though a device has carried it out already. The second one gets the
 // first one's result.
 //
-// A handler without SA_RESTART makes the program see EINTR and an object that it does not know of; nothing can be
-// done about that.
+// Two gaps stay. A handler without SA_RESTART makes the program see EINTR and an object that it does not know of. And
+// an answer that the kernel takes at the very moment when a signal ends the wait is lost although it was taken
+// (seccomp_do_user_notification looks at the error of the wait before the state); answer holds
+// it back when it can see the signal coming, which leaves less than a microsecond.
 type replay struct {
 	mu   sync.Mutex
 	open map[uint32]*call  // by thread, handed to a device and not answered yet
@@ -60,6 +63,7 @@ func (p *replay) begin(c *call) bool {
 }
 
 func (p *replay) answer(c *call, r notifResp) {
+	letGo(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open[c.n.tid] == c {
@@ -71,5 +75,13 @@ func (p *replay) answer(c *call, r notifResp) {
 			clear(p.lost)
 		}
 		p.lost[c.n.tid] = result{c, r}
+	}
+}
+
+// letGo waits, when a signal is on its way to the caller, until the caller has noticed: then the answer is
+// known to be lost.
+func letGo(c *call) {
+	for i := 0; i < 1000 && signalPending(c.TID()) && c.s.l.valid(c.id.Load()); i++ {
+		time.Sleep(10 * time.Microsecond)
 	}
 }

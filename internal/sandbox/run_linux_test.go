@@ -76,23 +76,30 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// TestSignalsDoNotRepeatCalls: each object that a program creates under a rain of signals is created once,
-// with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (seccomp(2)) and without.
+// TestSignalsDoNotRepeatCalls: each object that a program creates and destroys under a rain of signals is created
+// and destroyed once (SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, seccomp(2)).
 func TestSignalsDoNotRepeatCalls(t *testing.T) {
 	const objects = 10000
-	for _, old := range []string{"", "1"} {
-		t.Run("not killable="+old, func(t *testing.T) {
-			t.Parallel()
-			r := launch(t, "client", "alarm", strconv.Itoa(objects))
-			r.Env = append(r.Env, "SANDBOX_TEST_NOT_KILLABLE="+old)
-			out, sum := mustRun(t, r)
-			if out != "true" {
-				t.Error("no signal arrived")
-			}
-			if sum.Created != objects || sum.Destroyed != objects || sum.Live != 0 {
-				t.Errorf("created %d, destroyed %d, left %d; want %d, %d, 0", sum.Created, sum.Destroyed, sum.Live, objects, objects)
-			}
-		})
+	out, sum := must(t, "client", "alarm", strconv.Itoa(objects))
+	if out != "true 0 0" {
+		t.Errorf("signals, destroyed twice, left: %s, want true 0 0", out)
+	}
+	if sum.Created != objects || sum.Destroyed != objects {
+		t.Errorf("created %d, destroyed %d, want %d", sum.Created, sum.Destroyed, objects)
+	}
+}
+
+// TestSignalsBeforeLinux519: without the flag hundreds of these calls are issued twice. The record of answers
+// catches them, up to the gap that its comment describes: 1 of 600,000 calls here.
+func TestSignalsBeforeLinux519(t *testing.T) {
+	const objects, gap = 10000, 4
+	r := launch(t, "client", "alarm", strconv.Itoa(objects))
+	r.Env = append(r.Env, "SANDBOX_TEST_NOT_KILLABLE=1")
+	out, _ := mustRun(t, r)
+	var signals bool
+	var twice, left int
+	if _, err := fmt.Sscan(out, &signals, &twice, &left); err != nil || !signals || twice+left > gap {
+		t.Errorf("signals, destroyed twice, left: %s, want true and at most %d", out, gap)
 	}
 }
 
