@@ -19,7 +19,7 @@ func (n *NIC) Events() []Event {
 		}
 	}
 	clear(taken[len(live):])
-	clear(n.spare[:cap(n.spare)])
+	clear(n.spare)
 	n.events, n.spare = n.spare[:0], live
 	return live
 }
