@@ -12,10 +12,10 @@
 // The package knows paths and numbers, not verbs: what an ioctl means is the Device's business.
 // It works on Linux 5.9 and later on amd64 and arm64; elsewhere Run returns ErrUnsupported.
 //
-// A program of another ABI (i386 on amd64, arm on arm64, x32) passes the filter untouched, and
-// so does what is submitted through io_uring: both see no RDMA device. Nor does a program whose memory
-// its parent may not read (PR_SET_DUMPABLE 0, an executable without read permission). Relative paths
-// after a chdir into the tree are the kernel's too: it does not know the directory.
+// A program of another ABI (i386 on amd64, arm on arm64, x32) passes the filter untouched, and so
+// does what is submitted through io_uring: both see no RDMA device. Nor does a program whose memory
+// its parent may not read (PR_SET_DUMPABLE 0, an executable without read permission). Relative
+// paths after a chdir into the tree are the kernel's too: it does not know the directory.
 package sandbox
 
 import (
@@ -117,12 +117,12 @@ type Device interface {
 	// separate open of the same file. Closing such a separate open that is writable looks like
 	// a last close too: keep it until Closed.
 	Closed(f *File)
-	// MemoryGone reports that the address space of process pid is going away: it is about to
-	// execve (and waits until MemoryGone returns), or it has exited. Whatever refers to
-	// its memory must not be touched any more after the return. Files that survive the exec
-	// (without close-on-exec) stay open; the others are Closed afterwards. It comes only for processes
-	// for which Call.PID was asked on this run, at least once for each. An execve that then fails (after
-	// the checks that can be made beforehand) finds its regions gone.
+	// MemoryGone reports that the address space of process pid is going away: it is about to execve
+	// (and waits until MemoryGone returns), or it has exited. Whatever refers to its memory must
+	// not be touched any more after the return. Files that survive the exec (without close-on-exec)
+	// stay open; the others are Closed afterwards. It comes only for processes for which Call.PID
+	// was asked on this run, at least once for each. An execve that then fails (after the checks
+	// that can be made beforehand) finds its regions gone.
 	MemoryGone(pid int)
 }
 

@@ -43,6 +43,8 @@ var clients = map[string]func([]string) error{
 	"rangesgone": clientRangesGone,
 	"wait":       clientWait,
 	"panic":      clientPanic,
+	"crash":      clientCrash,
+	"empty":      clientEmpty,
 }
 
 // null performs one ioctl of the null device.
@@ -60,8 +62,8 @@ func null(fd int, op uint16, v uint64) (uint64, error) {
 func openNull() (int, error) { return unix.Open(uverbs0, unix.O_RDWR|unix.O_CLOEXEC, 0) }
 
 // clientAlarm creates and destroys args[0] objects while SIGALRM comes every millisecond, aimed at
-// the very thread that is in the ioctl. It prints whether any came, how many objects were destroyed already,
-// and how many are left.
+// the very thread that is in the ioctl. It prints whether any came, how many objects were destroyed
+// already, and how many are left.
 func clientAlarm(args []string) error {
 	runtime.LockOSThread()
 	count, _ := strconv.Atoi(args[0])
@@ -361,7 +363,8 @@ func statAt(path uintptr) error {
 	return e
 }
 
-// clientThreads opens ordinary and emulated files from 50 threads at once: nobody may get another's answer.
+// clientThreads opens ordinary and emulated files from 50 threads at once: nobody may get another's
+// answer.
 func clientThreads([]string) error {
 	dir, err := os.MkdirTemp("", "threads-")
 	if err != nil {
@@ -482,7 +485,8 @@ func clientSocket([]string) error {
 	return nil
 }
 
-// clientFork leaves a process behind, which holds a device file and uses the tree once args[0]/go exists.
+// clientFork leaves a process behind, which holds a device file and uses the tree once args[0]/go
+// exists.
 func clientFork(args []string) error {
 	fd, err := unix.Open(uverbs0, unix.O_RDWR, 0)
 	if err != nil {
@@ -510,7 +514,8 @@ func clientSignals([]string) error {
 	return nil
 }
 
-// clientSleep starts grandchildren, of which one is an orphan in a session of its own, prints all process ids and sleeps.
+// clientSleep starts grandchildren, of which one is an orphan in a session of its own, prints all
+// process ids and sleeps.
 func clientSleep([]string) error {
 	if _, err := openNull(); err != nil {
 		return err
@@ -551,7 +556,8 @@ func clientRangesGone([]string) error {
 	}
 }
 
-// clientWait waits in the device for a signal that comes from another thread; its own are not blocked.
+// clientWait waits in the device for a signal that comes from another thread; its own are not
+// blocked.
 func clientWait([]string) error {
 	runtime.LockOSThread()
 	ch := make(chan os.Signal, 1)
@@ -594,4 +600,40 @@ func clientPanic([]string) error {
 		return fmt.Errorf("ioctl with an argument nowhere: %v, want EFAULT", e)
 	}
 	return nil
+}
+
+// clientCrash dies with an object, and with a mapping of the device file that outlives its descriptor.
+func clientCrash([]string) error {
+	fd, err := openNull()
+	if err != nil {
+		return err
+	}
+	if _, err := null(fd, nullCreate, 0); err != nil {
+		return err
+	}
+	if _, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	unix.Close(fd)
+	if other, err := openNull(); err != nil {
+		return err
+	} else if live, err := null(other, nullLive, 0); err != nil || live != 1 {
+		return fmt.Errorf("objects while the file is mapped: %d (%v), want 1", live, err)
+	}
+	return unix.Kill(os.Getpid(), unix.SIGKILL)
+}
+
+// clientEmpty waits until the device has no objects.
+func clientEmpty([]string) error {
+	fd, err := openNull()
+	if err != nil {
+		return err
+	}
+	for range 1000 {
+		if live, err := null(fd, nullLive, 0); err != nil || live == 0 {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return errors.New("objects of the dead program are still there")
 }

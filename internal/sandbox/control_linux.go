@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Messages between front and supervisor, and between supervisor and helper: SEQPACKET, so one send is one
-// receive, of a kind byte and a body.
+// Messages between front and supervisor, and between supervisor and helper: SEQPACKET, so one send
+// is one receive, of a kind byte and a body.
 const (
 	msgConfig  = 'c' // front: Options.Nice (4 bytes) and Options.Config
 	msgSignal  = 's' // front: a signal number for the program
@@ -41,7 +41,8 @@ func pair() (a, b int, err error) {
 	return p[0], p[1], nil
 }
 
-// tell sends one message, with descriptor fd unless it is negative. It may block but not raise SIGPIPE.
+// tell sends one message, with descriptor fd unless it is negative. It may block but not raise
+// SIGPIPE.
 func tell(sock int, kind byte, body []byte, fd int) error {
 	var rights []byte
 	if fd >= 0 {
@@ -82,8 +83,8 @@ func hear(sock int) (message, error) {
 // sentinels are the errors that keep their identity on the way to the front.
 var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable}
 
-// failure is an error of Run with its exit code, as it crosses the processes: a byte with the place in
-// sentinels, a byte of exit code, the text.
+// failure is an error of Run with its exit code, as it crosses the processes: a byte with the place
+// in sentinels, a byte of exit code, the text.
 type failure struct {
 	code int
 	kind error

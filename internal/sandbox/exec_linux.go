@@ -11,9 +11,9 @@ import (
 // exec tells the devices that the memory of the caller's process goes away before the kernel
 // replaces it: what the NIC writes to that process afterwards would land in the new program.
 //
-// An execve that fails leaves the process as it was, and execvp(3) tries one per directory of PATH; so the
-// file is looked at first. An error that shows only later (no interpreter, too long arguments) finds the
-// regions gone.
+// An execve that fails leaves the process as it was, and execvp(3) tries one per directory of PATH;
+// so the file is looked at first. An error that shows only later (no interpreter, too long
+// arguments) finds the regions gone.
 func (s *server) exec(n *notif, k callKind) {
 	if s.watch.tracking() && s.execLooksGood(n, k) {
 		if pid := threadGroup(int(n.tid)); pid != 0 && s.l.valid(n.id) {
@@ -58,7 +58,8 @@ func (s *server) execLooksGood(n *notif, k callKind) bool {
 	return true
 }
 
-// statInRoot is stat of an absolute path, symbolic links included, as a process with that root sees it.
+// statInRoot is stat of an absolute path, symbolic links included, as a process with that root sees
+// it.
 func statInRoot(root, p string, st *unix.Stat_t) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

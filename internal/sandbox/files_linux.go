@@ -24,8 +24,8 @@ type file struct {
 	watch int32 // inotify watch descriptor, or -1
 }
 
-// fdPath is the path of descriptor fd of thread tid. It goes by the thread, which may have unshared its
-// descriptor table.
+// fdPath is the path of descriptor fd of thread tid. It goes by the thread, which may have unshared
+// its descriptor table.
 func fdPath(tid, fd int) string {
 	b := make([]byte, 0, 40)
 	b = append(b, "/proc/"...)
@@ -66,8 +66,8 @@ func (t *files) find(id fileID) *File {
 	return t.byID[id]
 }
 
-// add registers what descriptor fd of ours refers to, before a program can use it. fresh is false if it
-// was registered already.
+// add registers what descriptor fd of ours refers to, before a program can use it. fresh is false
+// if it was registered already.
 func (t *files) add(fd int, n *node, place Range, data any) (f *File, fresh bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

@@ -149,8 +149,8 @@ func load(offset uint32) instruction { return instruction{k: offset} }
 // block gives the decision for one kind of call. An empty block notifies always.
 func block(k callKind, r ranges) []instruction {
 	inRanges := []instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, r.end, allow, notify}}
-	// A stat by descriptor (AT_EMPTY_PATH) of an ordinary file is fstat for newer C libraries,
-	// and common: it passes. An absolute path together with a descriptor and AT_EMPTY_PATH passes too,
+	// A stat by descriptor (AT_EMPTY_PATH) of an ordinary file is fstat for newer C libraries, and
+	// common: it passes. An absolute path together with a descriptor and AT_EMPTY_PATH passes too,
 	// which nobody writes.
 	byDescriptor := func(flagsArg uint32) []instruction {
 		return append([]instruction{

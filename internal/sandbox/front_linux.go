@@ -27,8 +27,8 @@ const selfExe = "/proc/self/exe"
 // plus the number of the signal that killed it. An error is one line for the user, without a
 // prefix; the exit code is then one of the Exit constants.
 //
-// Processes that the program leaves behind keep their device: the supervisor stays, in the background, until the
-// last of them has ended.
+// Processes that the program leaves behind keep their device: the supervisor stays, in the
+// background, until the last of them has ended.
 //
 // Run takes the process over: it passes signals on, becomes the reaper of orphans and, if the
 // supervisor dies, kills every child of the process. Call it from main, once, with no child
@@ -98,8 +98,8 @@ func (fr *front) start(opts Options, program string) error {
 	return nil
 }
 
-// spawn starts this binary again under another name, with a control socket whose number is its first argument. All
-// descriptors that we inherited are inherited on, at their numbers.
+// spawn starts this binary again under another name, with a control socket whose number is its
+// first argument. All descriptors that we inherited are inherited on, at their numbers.
 func spawn(name string, sock int, args []string, deathSignal syscall.Signal) (pid int, err error) {
 	if _, err := unix.FcntlInt(uintptr(sock), unix.F_SETFD, 0); err != nil {
 		return 0, err
@@ -139,7 +139,8 @@ func (fr *front) wait() (int, error) {
 			case msgStarted:
 				fr.listener = m.fd
 			case msgStopped:
-				// Our parent shell waits for us: stop as the program did. SIGCONT resumes us and is passed on.
+				// Our parent shell waits for us: stop as the program did. SIGCONT resumes us and is
+				// passed on.
 				unix.Kill(os.Getpid(), unix.SIGSTOP)
 			case msgExited:
 				tell(fr.sock, msgBye, nil, -1)
@@ -152,8 +153,8 @@ func (fr *front) wait() (int, error) {
 	}
 }
 
-// supervisorDied kills what it served: without it every call on a file would fail with ENOSYS, and a program that
-// polls a completion queue would do so for ever.
+// supervisorDied kills what it served: without it every call on a file would fail with ENOSYS, and
+// a program that polls a completion queue would do so for ever.
 func (fr *front) supervisorDied() error {
 	status := reap(fr.supervisor)
 	killDescendants()

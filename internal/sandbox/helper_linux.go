@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperMain puts its thread under the filter, hands the listener over and becomes the program. Arguments:
-// the nice value, the path of the program, its argv.
+// helperMain puts its thread under the filter, hands the listener over and becomes the program.
+// Arguments: the nice value, the path of the program, its argv.
 func helperMain(sock int, args []string) {
 	nice, _ := strconv.Atoi(args[0])
 	f := failureOf(become(sock, nice, args[1], args[2:]))
@@ -54,8 +54,8 @@ func become(sock, nice int, program string, argv []string) error {
 	return execFailure(program, err)
 }
 
-// descriptorLimit is the soft RLIMIT_NOFILE that the program will have. The Go runtime has raised ours
-// and puts the original back in syscall.Exec, even if that fails, as this one must.
+// descriptorLimit is the soft RLIMIT_NOFILE that the program will have. The Go runtime has raised
+// ours and puts the original back in syscall.Exec, even if that fails, as this one must.
 func descriptorLimit() (uint64, error) {
 	syscall.Exec("", []string{""}, nil)
 	var lim unix.Rlimit

@@ -59,8 +59,8 @@ func children() []int {
 	return out
 }
 
-// stateOf reads the state letter and the parent from /proc/PID/stat; the command before them may contain
-// anything.
+// stateOf reads the state letter and the parent from /proc/PID/stat; the command before them may
+// contain anything.
 func stateOf(pid int) (state byte, parent int) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookPath finds a command as execvp(3) does: a name with a slash is a path, any other is looked for in
-// PATH, whose empty elements mean the current directory.
+// lookPath finds a command as execvp(3) does: a name with a slash is a path, any other is looked
+// for in PATH, whose empty elements mean the current directory.
 func lookPath(name string) (string, error) {
 	if name == "" {
 		return "", &failure{ExitNotFound, ErrNotFound, `"": command not found`}

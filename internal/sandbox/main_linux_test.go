@@ -252,8 +252,8 @@ var nullTree = map[string]string{
 	"/sys/class/misc/rdma_cm/abi_version":             "4\n",
 }
 
-// superviseNull is the supervisor: a verbs device and a CM device. The configuration is the file for the
-// summary, "fail" or "".
+// superviseNull is the supervisor: a verbs device and a CM device. The configuration is the file
+// for the summary, "fail" or "".
 func superviseNull(s *Supervisor) error {
 	if string(s.Config()) == "fail" {
 		return errors.New("the null device is out of order")

@@ -16,7 +16,8 @@ const (
 )
 
 // copyMem moves len(p) bytes between p and the memory of thread tid with one process_vm call
-// (SYS_PROCESS_VM_READV or WRITEV), which obeys the page protections of tid. It returns the bytes moved.
+// (SYS_PROCESS_VM_READV or WRITEV), which obeys the page protections of tid. It returns the bytes
+// moved.
 func copyMem(call uintptr, tid int, addr uint64, p []byte) (int, syscall.Errno) {
 	if len(p) == 0 {
 		return 0, 0
@@ -52,8 +53,8 @@ func allOf(want int) func(int, syscall.Errno) error {
 }
 
 // readPath reads a path into buf, which holds pathMax bytes, and stops early with nil when the
-// first bytes show that it cannot be in the tree. A path that is too long or not readable is nil too: the
-// kernel will find the same and say so.
+// first bytes show that it cannot be in the tree. A path that is too long or not readable is nil
+// too: the kernel will find the same and say so.
 func readPath(tid int, addr uint64, buf []byte) []byte {
 	have := 0
 	for have < pathMax {

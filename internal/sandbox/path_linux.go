@@ -59,8 +59,8 @@ func (s *server) pathCall(n *notif, k callKind) {
 	s.treeCall(n, k, a, string(p[1:]), nd)
 }
 
-// treeCall answers a call on the tree's entry at rel, a path relative to its root; nd is its device node, if it is
-// one.
+// treeCall answers a call on the tree's entry at rel, a path relative to its root; nd is its device
+// node, if it is one.
 func (s *server) treeCall(n *notif, k callKind, a pathArgs, rel string, nd *node) {
 	if !s.l.valid(n.id) {
 		return
@@ -203,7 +203,8 @@ func (s *server) fstat(n *notif) {
 	s.statDescriptor(n, callFstat, pathArgs{dirfd: int32(n.args[0]), a: [3]uint64{n.args[1]}})
 }
 
-// statDescriptor answers stat by descriptor (fstat, or an empty path) if it is one of our device files.
+// statDescriptor answers stat by descriptor (fstat, or an empty path) if it is one of our device
+// files.
 func (s *server) statDescriptor(n *notif, k callKind, a pathArgs) {
 	if !s.ranges.contains(uint64(uint32(a.dirfd))) {
 		s.proceed(n)
@@ -254,7 +255,8 @@ func (s *server) readlink(n *notif, addr uint64, size int, rel string) {
 	s.copyOut(n, addr, buf[:k], int64(k))
 }
 
-// xattr answers that nothing in the tree has extended attributes; ls -l asks for access control lists.
+// xattr answers that nothing in the tree has extended attributes; ls -l asks for access control
+// lists.
 func (s *server) xattr(n *notif, k callKind, rel string) {
 	var st unix.Stat_t
 	err := unix.Fstatat(s.tree.fd, rel, &st, unix.AT_SYMLINK_NOFOLLOW)

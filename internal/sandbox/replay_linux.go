@@ -10,14 +10,15 @@ import (
 )
 
 // replay stands in for SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV on Linux before 5.19. There any
-// signal aborts a call that waits for us and, after the handler, the kernel issues it again with the same
-// arguments (SA_RESTART), though a device has carried it out already. The second one gets the
-// first one's result.
+// signal aborts a call that waits for us and, after the handler, the kernel issues it again with
+// the same arguments (SA_RESTART), though a device has carried it out already. The second one gets
+// the first one's result.
 //
-// Two gaps stay. A handler without SA_RESTART makes the program see EINTR and an object that it does not know of. And
-// an answer that the kernel takes at the very moment when a signal ends the wait is lost although it was taken
-// (seccomp_do_user_notification looks at the error of the wait before the state); answer holds
-// it back when it can see the signal coming, which leaves less than a microsecond.
+// Two gaps stay. A handler without SA_RESTART makes the program see EINTR and an object that it
+// does not know of. And an answer that the kernel takes at the very moment when a signal ends the
+// wait is lost although it was taken (seccomp_do_user_notification looks at the error of the wait
+// before the state); answer holds it back when it can see the signal coming, which leaves some
+// microseconds.
 type replay struct {
 	mu   sync.Mutex
 	open map[uint32]*call  // by thread, handed to a device and not answered yet
@@ -63,7 +64,7 @@ func (p *replay) begin(c *call) bool {
 }
 
 func (p *replay) answer(c *call, r notifResp) {
-	letGo(c)
+	holdBack(c)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.open[c.n.tid] == c {
@@ -78,9 +79,9 @@ func (p *replay) answer(c *call, r notifResp) {
 	}
 }
 
-// letGo waits, when a signal is on its way to the caller, until the caller has noticed: then the answer is
-// known to be lost.
-func letGo(c *call) {
+// holdBack waits, when a signal is on its way to the caller, until the caller has noticed: then the
+// answer is known to be lost.
+func holdBack(c *call) {
 	for i := 0; i < 1000 && signalPending(c.TID()) && c.s.l.valid(c.id.Load()); i++ {
 		time.Sleep(10 * time.Microsecond)
 	}

@@ -107,8 +107,9 @@ func (l listener) abandoned() bool {
 	return n > 0 && p[0].Revents&unix.POLLHUP != 0
 }
 
-// installFilter puts the calling thread under prog for ever and returns the listener. killable reports that a
-// call which the supervisor has received is interrupted by fatal signals only (Linux 5.19).
+// installFilter puts the calling thread under prog for ever and returns the listener. killable
+// reports that a call which the supervisor has received is interrupted by fatal signals only (Linux
+// 5.19).
 //
 // Preconditions: the goroutine is locked to its thread.
 func installFilter(prog []unix.SockFilter) (l listener, killable bool, err error) {

@@ -26,8 +26,9 @@ type server struct {
 	path [pathMax]byte // of the call being served; the loop's alone
 }
 
-// loop serves until nobody is left under the filter. Calls on paths are answered here, calls on devices by the
-// Device, in this goroutine too: a handover to another thread costs more than most of them.
+// loop serves until nobody is left under the filter. Calls on paths are answered here, calls on
+// devices by the Device, in this goroutine too: a handover to another thread costs more than most
+// of them.
 func (s *server) loop() {
 	runtime.LockOSThread()
 	var n notif
@@ -99,8 +100,8 @@ func (s *server) newCall(n *notif, nd *node, arg uint64) *call {
 	return c
 }
 
-// onFile hands a call on descriptor args[0] to do, if it is one of our files and wanted; the kernel answers
-// for all others.
+// onFile hands a call on descriptor args[0] to do, if it is one of our files and wanted; the kernel
+// answers for all others.
 func (s *server) onFile(n *notif, wanted func(*File) bool, do func(*call, *File), arg uint64) {
 	f := s.fileArg(n)
 	if f == nil || !wanted(f) || !s.l.valid(n.id) {
@@ -123,9 +124,9 @@ func (s *server) fileArg(n *notif) *File {
 	return s.files.find(id)
 }
 
-// dup answers dup and F_DUPFD on a number in the ranges so that the copy is in the range too, at no less than
-// from. Where that is not possible the kernel gives it an ordinary number:
-// ioctl and the doorbell work there all the same, but fstat shows a regular file.
+// dup answers dup and F_DUPFD on a number in the ranges so that the copy is in the range too, at no
+// less than from. Where that is not possible the kernel gives it an ordinary number: ioctl and the
+// doorbell work there all the same, but fstat shows a regular file.
 func (s *server) dup(n *notif, from uint32, closeOnExec bool) {
 	f := s.fileArg(n)
 	if f == nil || f.reg.place == RangeLow {

@@ -129,8 +129,8 @@ func (s *Supervisor) AddDevice(path string, major, minor uint32, d Device) error
 // Forget drops a file that is not regular, when its Device has seen its last close.
 func (s *Supervisor) Forget(f *File) { s.files.remove(f) }
 
-// exitGrace is how long after the program's end its other processes, such as the rest of a pipeline, are
-// waited for, before the front returns without them.
+// exitGrace is how long after the program's end its other processes, such as the rest of a
+// pipeline, are waited for, before the front returns without them.
 const exitGrace = 250 * time.Millisecond
 
 // Serve starts the program and answers its calls until it and every process it started are gone.
@@ -203,15 +203,20 @@ func execResult(sock int) error {
 	return nil
 }
 
-// reapAll waits for every descendant. When the program itself, pid main, ends it keeps the exit code, and
-// reports it if others outlive it. The error is that of the helper's execve, heard on sock.
+// reapAll waits for every descendant. When the program itself, pid main, ends it keeps the exit
+// code, and reports it if others outlive it. The error is that of the helper's execve, heard on
+// sock.
 func (s *Supervisor) reapAll(main, sock int) (failed error) {
+	var late *time.Timer
 	for {
 		var ws syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &ws, syscall.WUNTRACED, nil)
 		switch {
 		case err == syscall.EINTR:
 		case err != nil: // ECHILD
+			if late != nil {
+				late.Stop()
+			}
 			return failed
 		case pid != main:
 		case ws.Stopped():
@@ -223,7 +228,7 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 				s.code = 128 + int(ws.Signal())
 			}
 			if failed = execResult(sock); failed == nil {
-				time.AfterFunc(exitGrace, s.stayBehind)
+				late = time.AfterFunc(exitGrace, s.stayBehind)
 			}
 		}
 	}
@@ -236,8 +241,8 @@ func (s *Supervisor) report() {
 	}
 }
 
-// stayBehind lets the front return while processes are left, and lets go of standard error as well, so that
-// nobody who reads it waits for us.
+// stayBehind lets the front return while processes are left, and lets go of standard error as well,
+// so that nobody who reads it waits for us.
 func (s *Supervisor) stayBehind() {
 	if s.reported.Load() {
 		return
@@ -265,8 +270,8 @@ func (s *Supervisor) obeyFront() {
 	}
 }
 
-// inheritedFDs lists the descriptors above standard error that were open when the process started: those
-// without close-on-exec, which everything opened by Go has.
+// inheritedFDs lists the descriptors above standard error that were open when the process started:
+// those without close-on-exec, which everything opened by Go has.
 func inheritedFDs() []int {
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

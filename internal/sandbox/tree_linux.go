@@ -43,7 +43,8 @@ func newTree(dir string) (*tree, error) {
 	return &tree{dir: dir, fd: fd, nodes: map[string]*node{}, bases: map[string]*node{}}, nil
 }
 
-// real checks that a path given by the tree's builder is clean and below a prefix, and returns where it is.
+// real checks that a path given by the tree's builder is clean and below a prefix, and returns
+// where it is.
 func (t *tree) real(p string) (string, error) {
 	if !path.IsAbs(p) || path.Clean(p) != p || !inTree([]byte(p)) {
 		return "", fmt.Errorf("tree path %q: want a clean path below %s*, %s or %s: %w", p, classPrefix, cmPrefix, devPrefix, os.ErrInvalid)

@@ -10,8 +10,8 @@ const (
 	devPrefix   = "/dev/infiniband"
 )
 
-// mayBeInTree is the quick test on the beginning of a path, before it is read or cleaned as a whole: an
-// absolute path whose first component can become sys or dev.
+// mayBeInTree is the quick test on the beginning of a path, before it is read or cleaned as a
+// whole: an absolute path whose first component can become sys or dev.
 func mayBeInTree(p []byte) bool {
 	i := 0
 	for i < len(p) && p[i] == '/' {
