@@ -71,7 +71,7 @@ func (q *QP) perform(now int64, e *effect) {
 		}
 	case effectAckAgain:
 		q.resp.ackDue = true
-		q.activate()
+		q.ackNow()
 	case effectNAK:
 		q.performNAK(now, e)
 	case effectDatagram:
@@ -94,8 +94,7 @@ func (q *QP) commitNow(e *effect) {
 		r.msn = (r.msn + 1) & roce.PSNMask
 	}
 	if e.ackReq {
-		r.ackDue = true
-		q.activate()
+		q.oweAck(q.nic.now, e.bytes)
 	}
 }
 
@@ -200,8 +199,7 @@ func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
 		q.landingFailed(now, psn)
 	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic:
 		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic {
-			q.enterError(now)
-			return
+			return // it has been acknowledged already
 		}
 		nak := effect{syndrome: roce.NAKRemoteAccess, psn: psn}
 		if e.send {

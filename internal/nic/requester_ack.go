@@ -95,6 +95,13 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 	n.NAKsRecvd++
 	if !q.acknowledge(psn) {
 		q.goBackImplied(now)
+		if s.Kind() == roce.SyndromeRNRNAK && !r.failing {
+			// The packet that it refuses is behind the lost response, and would come again too soon.
+			if r.nxt != r.una {
+				q.goBack(now)
+			}
+			q.waitNotReady(now, s.Value())
+		}
 		return
 	}
 	switch {
@@ -345,8 +352,13 @@ func (q *QP) receiveRNR(now int64, code uint8) {
 		r.rnrRetries--
 	}
 	q.goBack(now)
+	q.waitNotReady(now, code)
+}
+
+// waitNotReady sends nothing for as long as an RNR NAK asks.
+func (q *QP) waitNotReady(now int64, code uint8) {
 	if q.nic.planted != PlantedSkippedRNRTimer {
-		r.rnrUntil = now + roce.RNRTimerNanos(code)
+		q.req.rnrUntil = max(q.req.rnrUntil, now+roce.RNRTimerNanos(code))
 	}
 	q.rearm()
 }
@@ -357,27 +369,36 @@ func (q *QP) deadline() int64 {
 	if q.state == Err {
 		return r.flushAt
 	}
+	d := q.resp.ackAt
 	if r.rnrUntil != 0 {
-		return r.rnrUntil
+		return earlier(d, r.rnrUntil)
 	}
 	if q.typ != RC || r.nxt == r.una || r.failing {
-		return 0
+		return d
 	}
-	d := int64(0)
 	if t := roce.TimeoutNanos(q.attr.Timeout); t != 0 {
-		d = r.progressAt + t
+		d = earlier(d, r.progressAt+t)
 	}
 	if !q.nic.policy.NoEarlyResend && !r.resend.probe {
-		if e := r.resend.deadline(q.nic, &r.rtt); d == 0 || e < d {
-			d = e
-		}
+		d = earlier(d, r.resend.deadline(q.nic, &r.rtt))
 	}
 	return d
+}
+
+// earlier is the earlier of two times, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // expire acts on the deadlines that have passed.
 func (q *QP) expire(now int64) {
 	r := &q.req
+	if a := q.resp.ackAt; a != 0 && a <= now {
+		q.ackNow()
+	}
 	switch {
 	case q.state == Err:
 		q.pollReceives(now)
@@ -387,6 +408,9 @@ func (q *QP) expire(now int64) {
 			r.rnrUntil = 0
 			q.activate()
 		}
+		return
+	}
+	if q.typ != RC || r.nxt == r.una || r.failing {
 		return
 	}
 	if t := roce.TimeoutNanos(q.attr.Timeout); t != 0 && r.progressAt+t <= now {
