@@ -206,6 +206,7 @@ struct ib_uverbs_query_port_resp_ex p; memset(&p, 0, sizeof p);
 p.legacy_resp.port_cap_flags = 1; p.legacy_resp.max_msg_sz = 2; p.legacy_resp.gid_tbl_len = 3; p.legacy_resp.pkey_tbl_len = 4;
 p.legacy_resp.state = 5; p.legacy_resp.max_mtu = 6; p.legacy_resp.active_mtu = 7; p.legacy_resp.max_vl_num = 1;
 p.legacy_resp.active_width = 8; p.legacy_resp.active_speed = 9; p.legacy_resp.phys_state = 10; p.legacy_resp.link_layer = 11;
+p.legacy_resp.flags = IB_UVERBS_QPF_GRH_REQUIRED;
 dump("port", &p, sizeof p);
 struct ib_uverbs_gid_entry g; memset(&g, 0, sizeof g);
 memcpy(g.gid, "ABCDEFGHIJKLMNOP", 16); g.gid_index = 5; g.port_num = 1; g.gid_type = 2; g.netdev_ifindex = 77;

@@ -26,17 +26,18 @@ func newTracer(w io.Writer) *tracer {
 // traceEntry is one call. A nil entry takes everything and drops it.
 type traceEntry struct {
 	t       *tracer
+	pid     int
 	name    string // of the method
 	command string // wrapped in it
 	head    string
 	in, out strings.Builder
 }
 
-func (t *tracer) begin(h *ioctlHeader, m *method) *traceEntry {
+func (t *tracer) begin(pid int, h *ioctlHeader, m *method) *traceEntry {
 	if t == nil {
 		return nil
 	}
-	e := &traceEntry{t: t, name: objectName(h.Object) + "." + fmt.Sprint(h.Method)}
+	e := &traceEntry{t: t, pid: pid, name: objectName(h.Object) + "." + fmt.Sprint(h.Method)}
 	if m != nil {
 		e.name = objectName(h.Object) + "." + m.name
 	}
@@ -44,11 +45,11 @@ func (t *tracer) begin(h *ioctlHeader, m *method) *traceEntry {
 	return e
 }
 
-func (t *tracer) beginWrite(c *command, n int) *traceEntry {
+func (t *tracer) beginWrite(pid int, c *command, n int) *traceEntry {
 	if t == nil {
 		return nil
 	}
-	return &traceEntry{t: t, name: "write", command: c.name, head: fmt.Sprintf("len=%d", n)}
+	return &traceEntry{t: t, pid: pid, name: "write", command: c.name, head: fmt.Sprintf("len=%d", n)}
 }
 
 func (e *traceEntry) input(attrs []attr) {
@@ -102,7 +103,7 @@ func (e *traceEntry) end(errno syscall.Errno) {
 	}
 	e.t.mu.Lock()
 	defer e.t.mu.Unlock()
-	fmt.Fprintf(e.t.w, "ioctl %s %s\n%s   %s", name, e.head, e.in.String(), result)
+	fmt.Fprintf(e.t.w, "ioctl %s %s process %d\n%s   %s", name, e.head, e.pid, e.in.String(), result)
 }
 
 func (a *attr) name() string {

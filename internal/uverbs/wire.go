@@ -121,6 +121,7 @@ const (
 	portSpeedEDR    = 32
 	portLinkUp      = 5
 	portEthernet    = 2
+	portGRHRequired = 1 // ib_uverbs_query_port_resp.flags: RoCE has no address without GRH
 	portRate        = "100 Gb/sec (4X EDR)"
 	mtuCode4096     = 5
 	gidTypeRoCEv2   = 2 // ib_uverbs_gid_entry.gid_type
@@ -148,6 +149,7 @@ func (p *portAttr) encode(b []byte) {
 	b[35] = p.Speed
 	b[36] = p.PhysState
 	b[37] = p.LinkLayer
+	b[38] = portGRHRequired
 	le.PutUint32(b[44:], uint32(p.Speed)) // active_speed_ex, Linux 6.9
 }
 
