@@ -43,6 +43,9 @@ type GIDEntry struct {
 	IfName  string
 }
 
+// ackDelay is how long acknowledgements may wait for a quiet moment, in nanoseconds.
+const ackDelay = 50_000
+
 // Device is one NIC.
 type Device struct {
 	cfg   Config
@@ -68,6 +71,9 @@ func New(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
 	d.gids, d.guid, d.mtu = d.port.gids, d.port.guid, d.port.mtu
+	if cfg.Policy.AckDelayNanos == 0 {
+		cfg.Policy.AckDelayNanos = ackDelay
+	}
 	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), Policy: cfg.Policy})
 	d.limit = core.Limits()
 	for _, g := range d.gids {

@@ -183,19 +183,24 @@ func (u *Unit) Ring(q *nic.QP) {
 	u.rings.q = append(u.rings.q, q)
 	u.rings.n.Store(int32(len(u.rings.q)))
 	u.rings.mu.Unlock()
-	if !u.Progress() {
+	if !u.drive((*Unit).send) {
 		u.kick()
 	}
 }
 
 // Progress drives the unit for one step if nobody else holds it, and tells whether it did. Programs that
 // poll call it while there is nothing to be had.
-func (u *Unit) Progress() bool {
+func (u *Unit) Progress() bool { return u.drive((*Unit).whole) }
+
+func (u *Unit) whole() { u.step() }
+
+// drive runs f if nobody else holds the unit.
+func (u *Unit) drive(f func(*Unit)) bool {
 	if !u.mu.TryLock() {
 		return false
 	}
 	restore := faultsPanic()
-	u.step()
+	f(u)
 	restore()
 	u.lastCall.Store(Now())
 	u.mu.Unlock()

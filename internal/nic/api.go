@@ -308,6 +308,7 @@ type Stats struct {
 type Policy struct {
 	NoEarlyResend  bool  // leave loss of the last packet, of ACK or NAK to the local ACK timer
 	MinResendNanos int64 // least delay of an early resend. Default 1 ms
+	AckDelayNanos  int64 // longest wait of an acknowledgement for company; see NIC.Quiet. Default 0: none waits
 	Window         WindowPolicy
 }
 

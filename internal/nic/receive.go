@@ -22,6 +22,7 @@ type effect struct {
 	send      bool // responder: the packet is of a SEND: recvWQE wrid is in use
 	last      bool // responder: the message is complete
 	ackReq    bool
+	bytes     uint32 // responder: of payload
 	solicited bool
 	recvErr   ring.Status // effectNAK: of the receive that completes with it
 	syndrome  roce.Syndrome

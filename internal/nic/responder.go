@@ -27,9 +27,11 @@ type responder struct {
 
 	out     []response // to send, in PSN order; out[outHead:] is in use
 	outHead int
-	reads   int  // READs and atomics accepted and not answered yet, without duplicates
-	ackDue  bool // acknowledge committed, behind out
-	nakDue  bool // send nak, behind out
+	reads   int    // READs and atomics accepted and not answered yet, without duplicates
+	ackDue  bool   // acknowledge committed, behind out
+	ackOwed uint32 // bytes since the last acknowledgement
+	ackAt   int64  // when it is due at the latest; 0: now
+	nakDue  bool   // send nak, behind out
 	nak     roce.Syndrome
 	nakPSN  roce.PSN
 	saved   []savedRequest // the latest READs and atomics: a ring of max_dest_rd_atomic
@@ -300,6 +302,7 @@ func (q *QP) commit(p *roce.Packet, send bool, wrid uint64) {
 	e.psn = p.BTH.PSN()
 	e.last = p.Info.Ends()
 	e.ackReq = e.ackReq || p.BTH.AckReq()
+	e.bytes += uint32(len(p.Payload))
 	if q.nic.planted == PlantedEarlyACK {
 		q.commitNow(e)
 	}
@@ -310,6 +313,7 @@ func (q *QP) completeReceive(p *roce.Packet, wrid uint64, length uint32, op ring
 	e := q.effect(effectReceive)
 	e.psn, e.send, e.last = p.BTH.PSN(), send, true
 	e.ackReq, e.solicited = p.BTH.AckReq(), p.BTH.Solicited()
+	e.bytes = uint32(len(p.Payload))
 	e.cqe = ring.CQE{WRID: wrid, Opcode: op, ByteLen: length, QPN: q.num, SrcQP: q.attr.DestQPN, PKeyIndex: q.attr.PKeyIndex}
 	if p.Info.HasImm {
 		e.cqe.Imm, e.cqe.Flags = immediate(p.ImmDt()), ring.WCWithImm

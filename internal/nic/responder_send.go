@@ -96,12 +96,13 @@ func (q *QP) sendResponses(tx *Tx) (more, full bool) {
 		if !q.sendAck(tx, r.nakPSN, r.nak) {
 			return false, true
 		}
-		r.nakDue, r.ackDue = false, false // it acknowledges everything before nakPSN too
-	case r.ackDue:
+		r.nakDue = false
+		q.ackPaid() // it acknowledges everything before nakPSN too
+	case r.ackDue && r.ackAt == 0:
 		if !q.sendAck(tx, r.committed, roce.ACKSyndrome(q.creditCode())) {
 			return false, true
 		}
-		r.ackDue = false
+		q.ackPaid()
 	}
 	return false, false
 }

@@ -13,6 +13,7 @@ type transport struct {
 
 	timers timerHeap
 	active schedList // queue pairs that may have something to send
+	acks   schedList // queue pairs that owe an acknowledgement which may wait
 
 	peers   map[peerKey]*peer
 	windows windowPolicy
@@ -26,7 +27,7 @@ type transport struct {
 }
 
 func (t *transport) init(n *NIC) {
-	t.active.kind = onActive
+	t.active.kind, t.acks.kind = onActive, onAcks
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
 	t.resend = goBackN{}
@@ -132,6 +133,7 @@ func (q *QP) detachTransport() {
 	t := &q.nic.transport
 	q.leavePeer()
 	t.active.remove(q)
+	t.acks.remove(q)
 	t.timers.remove(q)
 }
 

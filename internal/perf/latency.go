@@ -61,7 +61,7 @@ func (p *player) send() error {
 
 // reap takes completions of sends, at least n of them.
 func (p *player) reap(n int) error {
-	for n > 0 || p.flight > 0 {
+	for spins := 0; n > 0 || p.flight > 0; {
 		k, err := p.cq.Poll(p.wc[:min(len(p.wc), 8)])
 		if err != nil {
 			return err
@@ -77,7 +77,9 @@ func (p *player) reap(n int) error {
 			if n <= 0 {
 				return nil
 			}
-			pause()
+			if spins++; spins&1023 == 0 {
+				pause()
+			}
 		}
 	}
 	return nil
@@ -134,14 +136,16 @@ func (p *player) await(n int, stop func() bool) error {
 		if ok || err != nil {
 			return err
 		}
-		if spins&1023 == 1023 && stop != nil && stop() {
-			return errStopped
+		if spins&1023 == 1023 {
+			if stop != nil && stop() {
+				return errStopped
+			}
+			pause()
 		}
-		pause()
 	}
 }
 
-// pause is a moment of polling: other goroutines may run.
+// pause lets other goroutines run. It is not for every round of a loop that polls: it costs system calls.
 func pause() { runtime.Gosched() }
 
 // latency measures. other is the peer's player when it is in this process: then one goroutine plays
