@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"rnic/internal/ring"
-	"rnic/internal/roce"
 )
 
 func word(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }
@@ -65,32 +64,5 @@ func TestAtomics(t *testing.T) {
 	}
 	if v := word(b.bytes(64, 8)); v != 1<<40 {
 		t.Errorf("the word is %d", v)
-	}
-}
-
-func TestUDDatagram(t *testing.T) {
-	w := newWire(t, Config{}, Config{})
-	a, b := w.hosts[0].newEnd(UD, testCap, 63), w.hosts[1].newEnd(UD, testCap, 63)
-	a.to(RTS, defaultAttr(), nil)
-	b.to(RTS, defaultAttr(), nil)
-	ah, err := a.h.n.CreateAH(a.h.pd, AHAttr{DGID: roce.GIDFromAddr(b.h.addr), IsGlobal: true, Port: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := wr(1, ring.OpSend, a.sge(0, 100))
-	s.AHNum, s.RemoteQPN, s.RemoteQKey = ah.Num(), b.q.Num(), 0x11111111
-	b.recv(7, b.sge(0, 40+100))
-	a.post(s)
-	w.run(second)
-	a.want(t, "1:success")
-	got := b.poll()
-	if len(got) != 1 || got[0].ByteLen != 140 || got[0].SrcQP != a.q.Num() || got[0].Flags != ring.WCGRH {
-		t.Fatalf("completions %+v", got)
-	}
-	if !bytes.Equal(a.bytes(0, 100), b.bytes(40, 100)) {
-		t.Error("data differ")
-	}
-	if p, ok := roce.GRH(b.bytes(0, 40)).Path(); !ok || p.Src != a.h.addr || p.Dst != b.h.addr {
-		t.Errorf("GRH area says %+v", p)
 	}
 }

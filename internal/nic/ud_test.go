@@ -1,0 +1,132 @@
+package nic
+
+import (
+	"bytes"
+	"testing"
+
+	"rnic/internal/hostmem"
+	"rnic/internal/ring"
+	"rnic/internal/roce"
+)
+
+// datagrams are two UD queue pairs, and how to send from a to b.
+func datagrams(t *testing.T) (w *wire, a, b *end, send func(id uint64, n int) *ring.SendWQE) {
+	t.Helper()
+	w = newWire(t, Config{MTU: 1024}, Config{MTU: 1024})
+	a, b = w.hosts[0].newEnd(UD, testCap, 63), w.hosts[1].newEnd(UD, testCap, 63)
+	a.to(RTS, defaultAttr(), nil)
+	b.to(RTS, defaultAttr(), nil)
+	ah, err := a.h.n.CreateAH(a.h.pd, AHAttr{DGID: roce.GIDFromAddr(b.h.addr), IsGlobal: true, Port: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w, a, b, func(id uint64, n int) *ring.SendWQE {
+		s := wr(id, ring.OpSend, a.sge(0, n))
+		s.AHNum, s.RemoteQPN, s.RemoteQKey = ah.Num(), b.q.Num(), 0x11111111
+		return s
+	}
+}
+
+func TestUDDatagram(t *testing.T) {
+	w, a, b, send := datagrams(t)
+	for i, n := range []int{0, 1, 100, 1024} {
+		b.recv(uint64(i), b.sge(0, 20), b.sge(20, 20+n))
+		s := send(uint64(i), n)
+		s.Opcode, s.Imm = ring.OpSendImm, 0x01020304
+		a.post(s)
+		w.run(1e6)
+		got := append(a.poll(), b.poll()...)
+		if len(got) != 2 || got[0].Status != 0 || got[1].ByteLen != uint32(40+n) || got[1].SrcQP != a.q.Num() ||
+			got[1].Flags != ring.WCGRH|ring.WCWithImm || got[1].Imm != 0x01020304 {
+			t.Fatalf("%d bytes: completions %+v", n, got)
+		}
+		if !bytes.Equal(a.bytes(0, n), b.bytes(40, n)) {
+			t.Errorf("%d bytes: data differ", n)
+		}
+		if p, ok := roce.GRH(b.bytes(0, 40)).Path(); !ok || p.Src != a.h.addr || p.Dst != b.h.addr {
+			t.Errorf("GRH area says %+v", p)
+		}
+	}
+}
+
+// 10.2.5, 9.8.3: a wrong Q_Key, no receive, too small a buffer: dropped; the queue pair stays in RTS,
+// the receive stays, and the next message arrives.
+func TestUDDrops(t *testing.T) {
+	w, a, b, send := datagrams(t)
+	s := send(1, 100)
+	s.RemoteQKey = 0x22222222
+	b.recv(1, b.sge(0, 139))
+	a.post(s)            // Q_Key
+	a.post(send(2, 100)) // 140 bytes do not fit
+	w.run(1e6)
+	a.want(t, "1:success", "2:success")
+	b.want(t)
+	if st := b.h.n.Stats(); st.BadQKey != 1 || st.UDDropped != 1 || b.q.State() != RTS {
+		t.Errorf("%+v, state %v", st, b.q.State())
+	}
+	a.post(send(3, 99), send(4, 99)) // one receive
+	w.run(1e6)
+	b.want(t, "1:success")
+	if st := b.h.n.Stats(); st.UDDropped != 2 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// 10.2.5: a Q_Key with the high bit set stands for the queue pair's own.
+func TestUDControlledQKey(t *testing.T) {
+	w, a, b, send := datagrams(t)
+	s := send(1, 8)
+	s.RemoteQKey = 0x80000000
+	b.recv(1, b.sge(0, 100))
+	a.post(s)
+	w.run(1e6)
+	b.want(t, "1:success")
+}
+
+// A datagram larger than the MTU, an unknown address handle, a WRITE, a wrong key: errors in order,
+// behind what was good.
+func TestUDLocalErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(s *ring.SendWQE)
+		want   string
+	}{
+		"too long":       {func(s *ring.SendWQE) { s.SGE[0].Length = 1025 }, "local length error"},
+		"address handle": {func(s *ring.SendWQE) { s.AHNum += 1000 }, "local QP operation error"},
+		"no handle":      {func(s *ring.SendWQE) { s.AHNum = 0 }, "local QP operation error"},
+		"write":          {func(s *ring.SendWQE) { s.Opcode = ring.OpWrite }, "local QP operation error"},
+		"key":            {func(s *ring.SendWQE) { s.SGE[0].LKey ^= 1 }, "local protection error"},
+		"page":           {func(s *ring.SendWQE) { s.SGE[0].Addr += 50000 }, "local protection error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, a, b, send := datagrams(t)
+			a.h.mem.Holes = []hostmem.Range{{Addr: memBase + 50000, Len: 10}}
+			b.recv(1, b.sge(0, 1100))
+			b.recv(2, b.sge(0, 1100))
+			bad := send(2, 100)
+			c.change(bad)
+			a.post(send(1, 100), bad, send(3, 100))
+			w.run(1e6)
+			a.want(t, "1:success", "2:"+c.want, "3:work request flushed error")
+			b.want(t, "1:success")
+		})
+	}
+}
+
+// A receive buffer that is no good fails its receive.
+func TestUDReceiveBufferFault(t *testing.T) {
+	for _, key := range []bool{true, false} {
+		w, a, b, send := datagrams(t)
+		b.h.mem.Holes = []hostmem.Range{{Addr: memBase + 50000, Len: 10}}
+		bad := b.sge(49990, 200)
+		if key {
+			bad = b.sge(0, 200)
+			bad.LKey ^= 1
+		}
+		b.recv(1, b.sge(0, 200))
+		b.recv(2, bad)
+		b.recv(3, b.sge(0, 200))
+		a.post(send(1, 8), send(2, 8), send(3, 8))
+		w.run(1e6)
+		b.want(t, "1:success", "2:local protection error", "3:work request flushed error")
+	}
+}
