@@ -143,7 +143,9 @@ func (u *Unit) Close() {
 // Do runs f with the unit held: a command. What f started is on its way when Do returns.
 func (u *Unit) Do(f func(core *nic.NIC, now int64)) {
 	u.Lock()
-	f(u.core, Now())
+	now := Now()
+	f(u.core, now)
+	u.transmit(now)
 	u.dispatch()
 	u.Unlock()
 	u.kick()
@@ -194,20 +196,22 @@ func (u *Unit) Progress() bool { return u.drive((*Unit).whole) }
 
 func (u *Unit) whole() { u.step() }
 
-// drive runs f if nobody else holds the unit.
+// drive runs f if nobody else holds the unit. Whoever holds it looks for doorbells once more after it has
+// let go: one who rang meanwhile could not drive.
 func (u *Unit) drive(f func(*Unit)) bool {
-	if !u.mu.TryLock() {
+	if u.closed.Load() || !u.mu.TryLock() {
 		return false
 	}
 	restore := faultsPanic()
 	f(u)
+	u.mu.Unlock()
+	for u.rings.n.Load() != 0 && u.mu.TryLock() {
+		u.send()
+		u.mu.Unlock()
+	}
 	restore()
 	u.lastCall.Store(Now())
-	u.mu.Unlock()
 	u.counters.CallerSteps.Add(1)
-	if u.closed.Load() {
-		return false
-	}
 	return true
 }
 

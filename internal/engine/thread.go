@@ -4,10 +4,10 @@ import "runtime"
 
 // Waiting of the unit's thread, in nanoseconds.
 const (
-	yieldToWaiters = 200_000   // at most this long the thread waits for a goroutine that wants the unit
-	callerIdle     = 100_000   // a caller that has not polled for so long has stopped
-	callerNap      = 200_000   // how often the thread looks while a caller drives the unit
-	callerNapMax   = 2_000_000 // and at most
+	yieldToWaiters = 200_000 // at most this long the thread waits for a goroutine that wants the unit
+	callerIdle     = 100_000 // a caller that has not polled for so long has stopped
+	callerNap      = 100_000 // how often the thread looks while a caller drives the unit
+	callerNapMax   = 400_000 // and at least, when it has found nothing to do
 	longestSleep   = 1_000_000_000
 	pendingSleep   = 50_000 // a full link is tried again after this
 )
@@ -26,6 +26,9 @@ func (u *Unit) run() {
 			u.waiter.nap(nap)
 			nap = min(2*nap, callerNapMax)
 			idleSince = 0
+			if u.lookAfter() {
+				nap = callerNap
+			}
 			continue
 		}
 		nap = callerNap
@@ -47,6 +50,19 @@ func (u *Unit) run() {
 		u.sleep()
 		idleSince = 0
 	}
+}
+
+// lookAfter does what a caller that drives the unit has left undone: acknowledgements, timers, what came in
+// since it stopped polling.
+func (u *Unit) lookAfter() (worked bool) {
+	for u.mu.TryLock() {
+		worked = u.step()
+		u.mu.Unlock()
+		if u.rings.n.Load() == 0 {
+			break
+		}
+	}
+	return worked
 }
 
 // giveWay lets goroutines that wait for the unit have it: the thread would take it again at once.

@@ -136,10 +136,10 @@ func (p *player) await(n int, stop func() bool) error {
 		if ok || err != nil {
 			return err
 		}
+		if spins&7 == 7 && stop != nil && stop() {
+			return errStopped
+		}
 		if spins&1023 == 1023 {
-			if stop != nil && stop() {
-				return errStopped
-			}
 			pause()
 		}
 	}
@@ -203,11 +203,15 @@ func (p *player) round(i int, other *player) error {
 		return p.checkLanded(i)
 	}
 	if other != nil {
-		if err := other.answer(i, nil); err != nil {
+		if err := other.answer(i, func() bool { p.dev.Progress(); return false }); err != nil {
 			return err
 		}
 	}
-	if err := p.await(i, nil); err != nil {
+	var help func() bool
+	if other != nil {
+		help = func() bool { other.dev.Progress(); return false } // nobody else plays the other side
+	}
+	if err := p.await(i, help); err != nil {
 		return err
 	}
 	return p.reap(0)
