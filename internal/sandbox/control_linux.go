@@ -19,7 +19,8 @@ const (
 	msgBye     = 'b' // front: has the exit code and leaves
 	msgStarted = 'l' // helper, passed on to the front: the listener descriptor; body: see started
 	msgStopped = 't' // supervisor: the program has been stopped (job control)
-	msgExited  = 'x' // supervisor: exit code, 4 bytes
+	msgExited  = 'x' // supervisor, which now exits: the program's exit code, 4 bytes
+	msgLeft    = 'y' // the same of a supervisor that stays, because processes are left
 	msgFailed  = 'f' // supervisor, helper: see failure
 )
 

@@ -142,8 +142,11 @@ func (fr *front) wait() (int, error) {
 				// Our parent shell waits for us: stop as the program did. SIGCONT resumes us and is
 				// passed on.
 				unix.Kill(os.Getpid(), unix.SIGSTOP)
-			case msgExited:
+			case msgExited, msgLeft:
 				tell(fr.sock, msgBye, nil, -1)
+				if m.kind == msgExited {
+					reap(fr.supervisor)
+				}
 				return int(binary.LittleEndian.Uint32(m.body)), nil
 			case msgFailed:
 				reap(fr.supervisor)

@@ -26,6 +26,9 @@ func lookPath(name string) (string, error) {
 			dir = "."
 		}
 		p := dir + "/" + name
+		if unix.Access(p, unix.F_OK) != nil {
+			continue // a directory that may not be searched counts as one without it
+		}
 		switch err := executable(p); {
 		case err == nil:
 			return p, nil

@@ -42,7 +42,28 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(testMain(m))
+}
+
+// ordinaryBinary is a copy of the test binary where every user finds it: go test's own directory is closed
+// to others.
+var ordinaryBinary string
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sandbox-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	ordinaryBinary = filepath.Join(dir, "test")
+	b, err := os.ReadFile(selfExe)
+	// Before any test forks: a child that has the file open for writing would make it ETXTBSY.
+	if err := errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(ordinaryBinary, b, 0o755)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
 }
 
 // The null device's ioctls: object and method do not matter, the "length" field of the header

@@ -80,7 +80,7 @@ func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) 
 			f := failureOf(err)
 			tell(sock, msgFailed, f.encode(), -1)
 		} else {
-			s.report()
+			s.report(msgExited)
 		}
 	}
 	os.Exit(0)
@@ -235,9 +235,9 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 }
 
 // report gives the front the exit code, once.
-func (s *Supervisor) report() {
+func (s *Supervisor) report(kind byte) {
 	if !s.reported.Swap(true) {
-		tell(s.sock, msgExited, binary.LittleEndian.AppendUint32(nil, uint32(s.code)), -1)
+		tell(s.sock, kind, binary.LittleEndian.AppendUint32(nil, uint32(s.code)), -1)
 	}
 }
 
@@ -248,7 +248,7 @@ func (s *Supervisor) stayBehind() {
 		return
 	}
 	toNull(2)
-	s.report()
+	s.report(msgLeft)
 }
 
 // obeyFront passes signals to the program; if the front dies, the program and all else goes too.
