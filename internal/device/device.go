@@ -74,7 +74,7 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
-	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), Policy: cfg.Policy})
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy})
 	d.limit = core.Limits()
 	for _, g := range d.gids {
 		core.SetGID(g.Index, g.GID)

@@ -25,11 +25,16 @@ import (
 
 // Config is what a NIC is made with. The zero value of a field means its default.
 type Config struct {
-	Seed    uint64 // keys, queue pair numbers, first PSNs
-	Limits  Limits
-	MTU     uint32 // active path MTU in bytes (256..4096): queue pairs may not ask for more. Default 4096
-	PKeys   []uint16
-	Policy  Policy
+	Seed   uint64 // keys, queue pair numbers, first PSNs
+	Limits Limits
+	MTU    uint32 // active path MTU in bytes (256..4096): queue pairs may not ask for more. Default 4096
+	PKeys  []uint16
+	Policy Policy
+
+	// LocalMTU is what packets between queue pairs of this NIC carry, in bytes, if both ask for the
+	// active path MTU and that is less. 0: the path MTU.
+	LocalMTU uint32
+
 	Planted Planted // tests only: a fault planted into the NIC, see Planted
 }
 

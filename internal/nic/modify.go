@@ -214,14 +214,25 @@ func (q *QP) setAttributes(a *Attr, mask AttrMask, c *change) {
 	set(mask&AttrMaxDestRDAtomic, &t.MaxDestRDAtomic, a.MaxDestRDAtomic)
 	set(mask&AttrMinRNRTimer, &t.MinRNRTimer, a.MinRNRTimer)
 	set(mask&AttrDestQPN, &t.DestQPN, a.DestQPN&roce.PSNMask)
-	q.mtu = uint32(roce.MTUBytes(t.PathMTU))
 	if mask&AttrAV != 0 {
 		t.AH = a.AH
 		q.path, q.local = c.path, c.local
 	}
+	q.mtu = q.nic.pathMTU(t.PathMTU, q.local)
 	if mask&(AttrAV|AttrDestQPN) != 0 {
 		q.path.SrcPort = sourcePort(t.AH.FlowLabel, q.num, t.DestQPN)
 	}
+}
+
+// pathMTU is what a queue pair's packets carry, in bytes. Between queue pairs of this NIC no
+// interface stands in the way: where both ask for what the port carries, the wider MTU of the loop is
+// used. A smaller one is kept, so that a disagreement shows as on any wire.
+func (n *NIC) pathMTU(code uint8, local bool) uint32 {
+	mtu := uint32(roce.MTUBytes(code))
+	if local && code == n.mtuCode {
+		return max(mtu, n.localMTU)
+	}
+	return mtu
 }
 
 func set[T any](named AttrMask, to *T, v T) {

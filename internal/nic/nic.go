@@ -9,11 +9,12 @@ import (
 
 // A NIC is the device core. It is used by one goroutine at a time.
 type NIC struct {
-	limits  Limits
-	policy  Policy
-	planted Planted
-	mtuCode uint8    // of the port's active MTU: no queue pair's path MTU is larger
-	pkeys   []uint16 // the port's P_Key table
+	limits   Limits
+	policy   Policy
+	planted  Planted
+	mtuCode  uint8 // of the port's active MTU: no queue pair's path MTU is larger
+	localMTU uint32
+	pkeys    []uint16 // the port's P_Key table
 
 	rng *rand.Rand // first PSNs and the like; the same seed gives the same NIC
 
@@ -45,11 +46,13 @@ func New(cfg Config) *NIC {
 		policy:  cfg.Policy,
 		planted: cfg.Planted,
 		mtuCode: mtuCodeAtMost(cfg.MTU),
-		pkeys:   append([]uint16(nil), cfg.PKeys...),
-		rng:     rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)),
-		mrs:     make(map[uint32]*MR),
-		ahs:     make(map[uint32]*AH),
-		qps:     make(map[uint32]*QP),
+
+		localMTU: min(cfg.LocalMTU, roce.MaxPayload),
+		pkeys:    append([]uint16(nil), cfg.PKeys...),
+		rng:      rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)),
+		mrs:      make(map[uint32]*MR),
+		ahs:      make(map[uint32]*AH),
+		qps:      make(map[uint32]*QP),
 	}
 	if len(n.pkeys) == 0 {
 		n.pkeys = []uint16{0xffff} // the default partition, full member (vol. 1, 10.9.1.2)
