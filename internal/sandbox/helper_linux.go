@@ -34,14 +34,8 @@ func become(sock, nice int, program string, argv []string) error {
 	}
 	r := rangesFor(limit)
 	l, killable, err := installFilter(filter(r))
-	switch {
-	case errors.Is(err, unix.EBUSY):
-		return &failure{ExitFailure, ErrNested, "already under a system-call listener, and the kernel allows one: " +
-			"inside rnic run start the program directly, it uses the outer NIC; a container may have a listener of its own"}
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("install the seccomp filter: %w (%v)", ErrUnsupported, err)
-	case err != nil:
-		return fmt.Errorf("install the seccomp filter: %w", err)
+	if err != nil {
+		return filterFailure(err)
 	}
 	// sendmsg is not filtered; from here on paths are.
 	if err := tell(sock, msgStarted, started{r, killable}.encode(), int(l)); err != nil {
@@ -52,6 +46,35 @@ func become(sock, nice int, program string, argv []string) error {
 		err = syscall.Exec("/bin/sh", append([]string{"sh", program}, argv[1:]...), os.Environ())
 	}
 	return execFailure(program, err)
+}
+
+// filterFailure says why installFilter failed.
+func filterFailure(err error) error {
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return &failure{ExitFailure, ErrNested, "already under a system-call listener, and the kernel allows one: " +
+			"inside rnic run start the program directly, it uses the outer NIC; a container may have a listener of its own"}
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("install the seccomp filter: %w (%v)", ErrUnsupported, err)
+	}
+	return fmt.Errorf("install the seccomp filter: %w", err)
+}
+
+// tryFilter installs a filter that allows everything on a thread that ends with it: the devices need
+// not be made if the program cannot be started.
+func tryFilter() error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread goes with the goroutine
+		l, _, err := installFilter([]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}})
+		if err != nil {
+			result <- filterFailure(err)
+			return
+		}
+		unix.Close(int(l))
+		result <- nil
+	}()
+	return <-result
 }
 
 // descriptorLimit is the soft RLIMIT_NOFILE that the program will have. The Go runtime has raised

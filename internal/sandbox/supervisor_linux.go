@@ -91,6 +91,9 @@ func (s *Supervisor) prepare(dir string) error {
 	if err := becomeSubreaper(); err != nil {
 		return fmt.Errorf("become the reaper of the program's orphans: %w", err)
 	}
+	if err := tryFilter(); err != nil {
+		return err
+	}
 	m, err := hear(s.sock)
 	if err != nil || m.kind != msgConfig || len(m.body) < 4 {
 		return errors.New("no configuration from the front process")
