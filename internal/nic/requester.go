@@ -42,6 +42,7 @@ type requester struct {
 	retries    uint8 // left without progress
 	rnrRetries uint8
 	rnrUntil   int64    // nothing is sent before: RNR NAK; 0: no wait
+	rnrPSN     roce.PSN // what it was for
 	backAt     int64    // when sending last went back
 	backTo     roce.PSN // and where to
 	implied    bool     // it was for a response that did not come; until there is progress

@@ -51,9 +51,13 @@ func (q *QP) receiveResponse(now int64, p *roce.Packet) {
 	}
 }
 
-// progressed restarts the timers, and lets go on what waited for this.
+// progressed restarts the timers, and lets go on what waited for this. What an RNR NAK refused has been
+// accepted since, if that is acknowledged.
 func (q *QP) progressed(now int64) {
 	r := &q.req
+	if r.una.After(r.rnrPSN) {
+		r.rnrUntil = 0
+	}
 	r.progressAt = now
 	r.rtt.acked(now, r.una)
 	r.resend.progress(now, r.nxt != r.una)
@@ -100,7 +104,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 			if r.nxt != r.una {
 				q.goBack(now)
 			}
-			q.waitNotReady(now, s.Value())
+			q.waitNotReady(now, psn, s.Value())
 		}
 		return
 	}
@@ -341,7 +345,7 @@ func (q *QP) receiveSequenceNAK(now int64) {
 // receiveRNR waits for as long as the responder asks, and sends the request again (9.7.5.2.8).
 func (q *QP) receiveRNR(now int64, code uint8) {
 	r := &q.req
-	if r.rnrUntil != 0 || r.nxt == r.una {
+	if r.rnrUntil != 0 && r.rnrPSN == r.una {
 		return // a second one for the same
 	}
 	if q.attr.RNRRetry != 7 { // 7: for ever
@@ -352,13 +356,18 @@ func (q *QP) receiveRNR(now int64, code uint8) {
 		r.rnrRetries--
 	}
 	q.goBack(now)
-	q.waitNotReady(now, code)
+	q.waitNotReady(now, r.una, code)
 }
 
-// waitNotReady sends nothing for as long as an RNR NAK asks.
-func (q *QP) waitNotReady(now int64, code uint8) {
+// waitNotReady sends nothing for as long as an RNR NAK for psn asks, unless psn is acknowledged
+// before: by what had been sent again already.
+func (q *QP) waitNotReady(now int64, psn roce.PSN, code uint8) {
+	r := &q.req
+	if r.rnrUntil != 0 && r.rnrPSN == psn {
+		return
+	}
 	if q.nic.planted != PlantedSkippedRNRTimer {
-		q.req.rnrUntil = max(q.req.rnrUntil, now+roce.RNRTimerNanos(code))
+		r.rnrUntil, r.rnrPSN = now+roce.RNRTimerNanos(code), psn
 	}
 	q.rearm()
 }
