@@ -24,6 +24,7 @@ const (
 	bombLocalWrap
 	bombLocalHole
 	bombLocalRights
+	bombLocalDeregistered
 	bombShortRecv
 	bombRecvLKey
 	bombRecvHole
@@ -34,7 +35,7 @@ const (
 var bombNames = [bombKinds]string{"bad remote key", "remote address that wraps", "remote address beyond the region",
 	"remote address before the region", "no remote rights", "key of another protection domain", "stale remote key",
 	"region deregistered meanwhile", "hole in the remote memory", "misaligned atomic", "bad local key",
-	"local address that wraps", "hole in the local memory", "no local write right", "receive too short",
+	"local address that wraps", "hole in the local memory", "no local write right", "local region deregistered meanwhile", "receive too short",
 	"receive with a bad key", "hole in the receive buffer"}
 
 // ops are the opcodes that the error needs; nil for any.
@@ -46,7 +47,7 @@ func (k bombKind) ops() []ring.SendOpcode {
 		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpWriteImm, ring.OpFetchAdd, ring.OpCompareSwap}
 	case bombMisaligned:
 		return []ring.SendOpcode{ring.OpFetchAdd, ring.OpCompareSwap}
-	case bombBadLKey, bombLocalWrap, bombLocalHole:
+	case bombBadLKey, bombLocalWrap, bombLocalHole, bombLocalDeregistered:
 		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpSend, ring.OpWriteImm, ring.OpSendImm}
 	case bombLocalRights:
 		return []ring.SendOpcode{ring.OpRead}
@@ -57,7 +58,7 @@ func (k bombKind) ops() []ring.SendOpcode {
 }
 
 // local tells whether the error is in the sender's own buffers.
-func (k bombKind) local() bool { return k >= bombBadLKey && k <= bombLocalRights }
+func (k bombKind) local() bool { return k >= bombBadLKey && k <= bombLocalDeregistered }
 
 // plant puts the error into a work request that is otherwise good.
 func (w *world) plant(q *qpair, x *work, k bombKind) {
@@ -163,6 +164,14 @@ func (w *world) plantLocal(q *qpair, x *work, k bombKind) {
 		s := q.h.mem.regions[regionSource]
 		x.sge[i].LKey, x.sge[i].Addr = s.mr.LKey(), s.iova
 		x.sge[i].Length = min(x.sge[i].Length, uint32(s.size))
+	case bombLocalDeregistered:
+		x.mustFail, x.partial = false, true
+		mr := w.temporary(q.h, x.local[i])
+		x.sge[i].LKey = mr.LKey()
+		w.after(w.nanos(1000, 300_000), func() {
+			w.note(q.h, "deregisters local key %x", mr.LKey())
+			w.must(mr.Dereg(), "deregistering memory")
+		})
 	}
 }
 

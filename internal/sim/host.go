@@ -33,9 +33,10 @@ type host struct {
 	rx         []nic.RxPacket
 	tx         *nic.Tx
 	rung       []*qpair
-	driving    bool  // a drive is scheduled
-	timer      int64 // the earliest timer event scheduled, 0 for none
-	duplicated int   // packets to this host that the links duplicated
+	drained    []*qpair // whose send queue has just drained
+	driving    bool     // a drive is scheduled
+	timer      int64    // the earliest timer event scheduled, 0 for none
+	duplicated int      // packets to this host that the links duplicated
 }
 
 type ahKey struct {
@@ -231,6 +232,10 @@ func (h *host) look(after string) {
 		}
 	}
 	w.checkStates(h)
+	for _, q := range h.drained {
+		w.drained(q)
+	}
+	h.drained = h.drained[:0]
 }
 
 // arm asks for the next completion event. Nothing is pending: every look polls until empty.
@@ -252,6 +257,12 @@ func (h *host) event(e *nic.Event, after string) {
 		}
 		w.fail("host %d, after %s: a completion event of no completion queue", h.index, after)
 	case nic.EventCommEst:
+	case nic.EventSQDrained:
+		for _, q := range h.qps {
+			if q.qp == e.QP {
+				h.drained = append(h.drained, q)
+			}
+		}
 	case nic.EventQPFatal, nic.EventQPReqErr, nic.EventQPAccessErr:
 		for _, q := range h.qps {
 			if q.qp == e.QP {

@@ -286,6 +286,9 @@ func (w *world) checkReceiveFields(r, m *work, e *ring.CQE) {
 // when all completions have been polled.
 func (w *world) checkStates(h *host) {
 	for _, q := range h.qps {
+		if q.gone {
+			continue
+		}
 		inErr := q.qp.State() == nic.Err
 		if inErr && !q.errState {
 			q.errState = true

@@ -11,27 +11,64 @@ func (w *world) plan(q *qpair) {
 	if q.left > 0 && w.chance(30) {
 		q.bombAt, q.bombKind = w.rng.IntN(q.left), bombKind(w.rng.IntN(int(bombKinds)))
 	}
+	w.maybe(8, q, func() {
+		w.note(q.h, "the program gives up %v", q)
+		q.progErr = true
+		w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
+		w.breakDown(q.conn)
+	})
+	w.maybe(5, q, func() {
+		w.note(q.h, "the program resets %v", q)
+		q.reset = true
+		w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
+		w.breakDown(q.conn)
+	})
+	w.maybe(3, q, func() {
+		w.note(q.h, "the program destroys %v", q)
+		q.reset, q.gone, q.conn.again = true, true, 0
+		w.must(q.qp.Destroy(), "destroying "+q.String())
+		q.h.look("destroy")
+		w.breakDown(q.conn)
+	})
+	w.maybe(12, q, func() {
+		if q.qp.State() == nic.RTS {
+			w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
+		}
+	})
+}
+
+// maybe does something to q, in so many of a hundred connections, while it is in use.
+func (w *world) maybe(percent int, q *qpair, do func()) {
+	if !w.chance(percent) {
+		return
+	}
 	number := q.number
-	if w.chance(8) {
-		w.after(w.nanos(1000, 600_000), func() {
-			if q.number == number && !q.down && !q.reset && q.ready {
-				w.note(q.h, "the program gives up %v", q)
-				q.progErr = true
-				w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
-				w.breakDown(q.conn)
-			}
-		})
+	w.after(w.nanos(1000, 600_000), func() {
+		if q.number == number && !q.down && !q.reset && q.ready {
+			do()
+		}
+	})
+}
+
+// drained is the event that everything which had begun when q entered SQD has completed (10.3.1.5).
+func (w *world) drained(q *qpair) {
+	if q.errState { // both came with one batch of packets
+		return
 	}
-	if w.chance(5) {
-		w.after(w.nanos(1000, 600_000), func() {
-			if q.number == number && !q.down && q.ready {
-				w.note(q.h, "the program resets %v", q)
-				q.reset = true
-				w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
-				w.breakDown(q.conn)
-			}
-		})
+	if q.qp.State() != nic.SQD {
+		w.fail("%v is in %v and reports that its send queue is drained", q, q.qp.State())
 	}
+	for _, x := range q.sends[q.nextSend:] {
+		if x.seen && (x.signalled || !w.finished(x)) {
+			w.fail("%v reports that its send queue is drained, but %s has begun and is not complete", q, x)
+		}
+	}
+	number := q.number
+	w.after(w.nanos(0, 100_000), func() {
+		if q.number == number && q.qp.State() == nic.SQD && !q.reset {
+			w.modify(q, &nic.Attr{State: nic.RTS}, nic.AttrState)
+		}
+	})
 }
 
 // flushNanos is how long a queue pair in ERR may take to flush what was posted to it. Receives ring
@@ -66,6 +103,9 @@ func (w *world) tearDown(c *conn) {
 		for _, q := range []*qpair{c.a, c.b} {
 			w.settle(q)
 			q.ready = false
+			if q.gone {
+				continue
+			}
 			w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
 		}
 		c.breaking = false
@@ -200,7 +240,7 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 		if !ok {
 			return false
 		}
-		x.target(s)
+		w.target(x, s)
 	}
 	if x.isWrite() && x.n > 0 && bomb == noBomb {
 		q.lastWrite = x
@@ -209,7 +249,12 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 }
 
 // target sets where in the peer's memory the message is meant for.
-func (x *work) target(s seg) { x.remote, x.raddr, x.rkey = s, s.addr(), s.key() }
+func (w *world) target(x *work, s seg) {
+	x.remote, x.raddr, x.rkey = s, s.addr(), s.key()
+	if s.n == 0 && w.chance(50) { // 9.3.3: without data neither counts
+		x.raddr, x.rkey = w.rng.Uint64(), w.rng.Uint32()
+	}
+}
 
 func (w *world) remoteRegion(q *qpair, bomb bombKind) *region {
 	if bomb == bombForeign {
@@ -253,13 +298,13 @@ func (w *world) fillRead(q *qpair, x *work, bomb bombKind) bool {
 	if y := q.lastWrite; y != nil && bomb == noBomb && w.chance(30) {
 		// What was written before is read back: the order of 9.5 holds between them.
 		x.n, x.data = y.n, y.data
-		x.target(y.remote)
+		w.target(x, y.remote)
 	} else {
 		s, ok := w.take(w.remoteRegion(q, bomb), x.n, 1)
 		if !ok {
 			return false
 		}
-		x.target(s)
+		w.target(x, s)
 		x.data = collect(p.space.Mem, []seg{s})
 	}
 	var ok bool
@@ -274,7 +319,7 @@ func (w *world) fillRead(q *qpair, x *work, bomb bombKind) bool {
 func (w *world) fillAtomic(q *qpair, x *work) bool {
 	word := q.peer.h.words[w.rng.IntN(len(q.peer.h.words))]
 	x.onWord = word
-	x.target(word.at)
+	w.target(x, word.at)
 	x.add, x.swap, x.compare = w.rng.Uint64(), w.rng.Uint64(), word.last
 	if w.chance(15) {
 		x.compare = w.rng.Uint64()
@@ -377,7 +422,7 @@ func (w *world) postPlanned(q *qpair, number int) {
 func (w *world) postReceive(q *qpair, r *work) {
 	var e ring.RecvWQE
 	e.WRID, e.NumSGE = r.id, len(r.sge)
-	copy(e.SGE[:], r.sge)
+	w.copyEntries(e.SGE[:], r.sge)
 	q.rq.StoreRecv(q.rq.Position(), &e)
 	w.must(q.rq.Publish(), "posting a receive")
 	r.index = len(q.recvs)
@@ -386,6 +431,16 @@ func (w *world) postReceive(q *qpair, r *work) {
 	w.note(q.h, "%v posts receive %x of %d bytes", q, r.id, r.n)
 	if q.errState {
 		q.h.ring(q) // it is to be flushed at once
+	}
+}
+
+// copyEntries posts a scatter/gather list. An entry without length may name anything.
+func (w *world) copyEntries(to, from []ring.SGE) {
+	for i, e := range from {
+		if e.Length == 0 && w.chance(50) {
+			e.Addr, e.LKey = w.rng.Uint64(), w.rng.Uint32()
+		}
+		to[i] = e
 	}
 }
 
@@ -407,7 +462,7 @@ func (w *world) post(q *qpair, x *work) {
 		}
 	}
 	e.NumSGE = len(x.sge)
-	copy(e.SGE[:], x.sge)
+	w.copyEntries(e.SGE[:], x.sge)
 	if x.inline {
 		e.NumSGE, e.InlineLen = 0, copy(e.Inline[:], x.data)
 	}

@@ -18,7 +18,8 @@ type qpair struct {
 	sigAll         bool
 	conn           *conn // RC
 	peer           *qpair
-	number         int // connections made so far
+	number         int  // connections made so far
+	gone           bool // destroyed
 	epoch
 }
 

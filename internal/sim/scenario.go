@@ -58,6 +58,11 @@ func (w *world) build() {
 	for _, q := range w.uds {
 		w.startDatagrams(q)
 	}
+	if w.chance(30) {
+		for range w.between(1, 40) {
+			w.after(w.nanos(10_000, 800_000), w.forge)
+		}
+	}
 }
 
 func (w *world) addHost(i int) {
@@ -67,6 +72,12 @@ func (w *world) addHost(i int) {
 		netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(1 + i)})}
 	cfg := nic.Config{Seed: w.rng.Uint64(), MTU: uint32(h.mtu), Planted: w.cfg.Planted}
 	cfg.Policy.NoEarlyResend = w.chance(30)
+	if w.chance(30) {
+		cfg.Policy.MinResendNanos = w.nanos(50_000, 5_000_000)
+	}
+	if w.chance(30) {
+		cfg.Policy.Window = w.randomWindows()
+	}
 	h.nic = nic.New(cfg)
 	for f := range h.addrs {
 		h.nic.SetGID(f, gidOf(h, f))
@@ -92,6 +103,14 @@ func (w *world) addHost(i int) {
 		w.addCQ(h)
 	}
 	w.hosts = append(w.hosts, h)
+}
+
+// randomWindows are bounds of the bytes in flight, some of them less than a packet.
+func (w *world) randomWindows() (p nic.WindowPolicy) {
+	p.QPMin, p.PeerMin = uint32(w.between(1, 20_000)), uint32(w.between(1, 40_000))
+	p.QPMax, p.PeerMax = p.QPMin+uint32(w.between(0, 100_000)), p.PeerMin+uint32(w.between(0, 100_000))
+	p.PacketOverhead = uint32(w.between(0, 1000))
+	return p
 }
 
 // register registers region r, number n, of a host.

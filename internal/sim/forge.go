@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"net/netip"
+
+	"rnic/internal/roce"
+)
+
+// forge sends a packet to some queue pair that is well formed, with keys, addresses and PSNs that are
+// right, but does not come from where the queue pair is connected to, or does not have its Q_Key. It
+// must change nothing, and nothing may be answered (9.6.1).
+func (w *world) forge() {
+	h := w.hosts[w.rng.IntN(len(w.hosts))]
+	if len(h.qps) == 0 {
+		return
+	}
+	q := h.qps[w.rng.IntN(len(h.qps))]
+	if q.number == 0 {
+		return
+	}
+	fam := w.rng.IntN(2)
+	if q.conn != nil {
+		fam = q.conn.family
+	}
+	path := roce.Path{Src: w.stranger(q, fam), Dst: h.addrs[fam], SrcPort: 0xc123, TTL: 64}
+	op := pick(w, roce.RCWriteOnly, roce.RCSendOnly, roce.RCSendFirst, roce.RCFetchAdd, roce.RCReadRequest, roce.RCAck,
+		roce.RCReadResponseOnly, roce.RCAtomicAck)
+	if q.ud {
+		op = roce.UDSendOnly
+	}
+	pkt := w.forgePacket(q, op)
+	w.notePacket(h, "is sent a forged", pkt)
+	h.arrive(w.packet(&path, pkt))
+}
+
+// stranger is an address that q is not connected to.
+func (w *world) stranger(q *qpair, fam int) netip.Addr {
+	if !q.ud {
+		for _, h := range w.hosts {
+			if h != q.peer.h && w.chance(60) {
+				return h.addrs[fam]
+			}
+		}
+	}
+	if fam == 0 {
+		return netip.AddrFrom4([4]byte{198, 51, 100, 7})
+	}
+	return netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 14: 1, 15: 7})
+}
+
+func (w *world) forgePacket(q *qpair, op roce.Opcode) []byte {
+	info := op.Info()
+	payload := 0
+	if info.Payload {
+		payload = 8
+	}
+	if info.First {
+		payload = q.mtu
+	}
+	pkt := make([]byte, info.HeaderLen+payload)
+	from := q
+	if info.Request && !q.ud {
+		from = q.peer
+	}
+	psn := roce.PSN(from.attr.SQPSN).Add(w.between(-1, int(from.psnCount)+1))
+	roce.BTH(pkt).Encode(&roce.BTHFields{Opcode: op, PKey: 0xffff, DestQP: q.qp.Num(), PSN: psn, AckReq: true})
+	r := q.h.mem.regions[regionPlain]
+	if h := info.RETH(pkt); h != nil {
+		h.Encode(&roce.RETHFields{VA: r.iova, RKey: r.mr.RKey(), Length: 8})
+	}
+	if h := info.AtomicETH(pkt); h != nil {
+		h.Encode(&roce.AtomicETHFields{VA: q.h.words[0].at.addr(), RKey: r.mr.RKey(), SwapAdd: 1})
+	}
+	if h := info.AETH(pkt); h != nil {
+		h.Encode(&roce.AETHFields{Syndrome: pick(w, roce.ACKSyndrome(31), roce.NAKRemoteAccess, roce.NAKSequence)})
+	}
+	if h := info.DETH(pkt); h != nil {
+		h.Encode(&roce.DETHFields{QKey: q.attr.QKey + 1, SrcQP: 5})
+	}
+	return pkt
+}
