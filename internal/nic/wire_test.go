@@ -57,6 +57,15 @@ type host struct {
 
 const memBase = 0x10000
 
+// pattern is what the memories hold at first.
+var pattern = func() []byte {
+	p := make([]byte, 1<<20+64)
+	for k := range p {
+		p[k] = byte(k*7 + k>>8)
+	}
+	return p
+}()
+
 const allAccess = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
 
 func newWire(t fatalTB, cfgs ...Config) *wire {
@@ -68,9 +77,7 @@ func newWire(t fatalTB, cfgs ...Config) *wire {
 		h.n.SetGID(0, roce.GIDFromAddr(h.addr))
 		h.pd = mustPD(t, h.n)
 		h.mem = memory(memBase, 1<<20)
-		for k := range h.mem.Mem {
-			h.mem.Mem[k] = byte(k*7 + k>>8 + i)
-		}
+		copy(h.mem.Mem, pattern[i:])
 		var err error
 		if h.mr, err = h.n.RegMR(h.pd, h.mem, memBase, 1<<20, memBase, allAccess); err != nil {
 			t.Fatalf("%v", err)
