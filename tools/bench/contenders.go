@@ -43,10 +43,11 @@ const bulk = 65536 // bytes a message of the bandwidth measurements
 
 // Sizes of the measurements, for about a second each.
 const (
-	ucxBulkIterations = 20000
-	ucxPingIterations = 30000
-	ibBulkIterations  = 20000
-	ibPingIterations  = 20000
+	rnicBulkIterations = 20000
+	ucxBulkIterations  = 20000
+	ucxPingIterations  = 30000
+	ibBulkIterations   = 20000
+	ibPingIterations   = 20000
 )
 
 var contenders = []contender{
@@ -97,7 +98,7 @@ func rnicBandwidth(ctx context.Context) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	report, err := rnicPerf(ctx, "write-bw", "--loopback", "-s", strconv.Itoa(bulk), "--json")
+	report, err := rnicPerf(ctx, "write-bw", "--loopback", "-s", strconv.Itoa(bulk), "-n", strconv.Itoa(rnicBulkIterations), "--json")
 	if err != nil {
 		return nil, err
 	}
