@@ -11,8 +11,8 @@ func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sl
 
 // copyLastWordLast copies src to dst, which are of equal length, so that the last bytes land last:
 // programs poll them, and neither memmove nor the processor's string moves promise an order. Where
-// dst ends on a word boundary the last word is one store; else the bytes behind the last boundary
-// are stored one by one.
+// dst ends on a word boundary, and has a whole word, the last word is one store; else the last byte is
+// stored alone.
 func copyLastWordLast(dst, src []byte) {
 	n := len(dst)
 	if n == 0 {
@@ -24,7 +24,11 @@ func copyLastWordLast(dst, src []byte) {
 		atomic.StoreUint64((*uint64)(unsafe.Pointer(&dst[n-8])), *(*uint64)(unsafe.Pointer(&src[n-8])))
 		return
 	}
-	tail := min(n, int(end&7))
+	tail := int(end & 7)
+	if tail == 0 {
+		tail = 8
+	}
+	tail = min(n, tail)
 	copy(dst[:n-tail], src)
 	// The last byte shares a 32-bit word with bytes of ours or of the program: it is stored alone,
 	// behind a barrier (an atomic operation on a word of our own).
