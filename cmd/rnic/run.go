@@ -27,20 +27,21 @@ type RunCmd struct {
 	Nice      bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
 	Verbose   bool     `short:"v" help:"Say on standard error why commands of the program failed."`
 	Trace     string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
+	NoIoctl   bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
 
 	Command []string `arg:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // runConfig is what the supervisor gets of the options.
 type runConfig struct {
-	Name, Interface string
-	Addrs           []netip.Addr
-	MTU             int
-	SendFault       *fault.Spec
-	RecvFault       *fault.Spec
-	Capture, Trace  string
-	Seed            uint64
-	Verbose         bool
+	Name, Interface  string
+	Addrs            []netip.Addr
+	MTU              int
+	SendFault        *fault.Spec
+	RecvFault        *fault.Spec
+	Capture, Trace   string
+	Seed             uint64
+	Verbose, NoIoctl bool
 }
 
 // fewCores is the number of cores up to which programs that poll start at a nice value.
@@ -95,9 +96,12 @@ func (r *RunCmd) command() []string {
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
 	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
-		Trace: r.Trace}
+		Trace: r.Trace, NoIoctl: r.NoIoctl}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
+	}
+	if strings.HasPrefix(r.Command[0], "-") && r.Command[0] != "--" {
+		return nil, fmt.Errorf("run: unknown option %s", r.Command[0])
 	}
 	if !strings.HasPrefix(r.Name, "rxe") {
 		return nil, fmt.Errorf("run: --name %q: stock libraries look for names that begin with rxe", r.Name)

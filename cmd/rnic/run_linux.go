@@ -18,7 +18,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 		return err
 	}
 	defer dev.Close()
-	cfg := uverbs.Config{Name: c.Name, Version: firmware(Version)}
+	cfg := uverbs.Config{Name: c.Name, Version: firmware(Version), Warnf: logf, NoIoctl: c.NoIoctl}
 	if c.Verbose {
 		cfg.Logf = logf
 	}

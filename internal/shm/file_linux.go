@@ -18,9 +18,9 @@ const DefaultDir = "/dev/shm"
 var (
 	// ErrNoRoom says that the tmpfs is full, missing, or that a limit of file sizes leaves no
 	// room: ENOMEM to the program.
-	ErrNoRoom = errors.New("shm: no room in shared memory")
+	ErrNoRoom = errors.New("no room in shared memory")
 	// ErrGone says that the program truncated its file below a queue.
-	ErrGone = errors.New("shm: the program truncated its file")
+	ErrGone = errors.New("the program truncated its shared file")
 )
 
 const (

@@ -159,9 +159,4 @@ func errnoOf(err error) syscall.Errno {
 }
 
 // failed notes why a command failed, for whoever asked to be told, and returns its number.
-func (c *call) failed(err error) syscall.Errno {
-	if err != nil {
-		c.drv.logf("process %d: %v", c.sys.PID(), err)
-	}
-	return errnoOf(err)
-}
+func (c *call) failed(err error) syscall.Errno { return c.drv.report(c.sys.PID(), err) }

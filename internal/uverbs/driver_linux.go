@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -22,8 +23,11 @@ type Config struct {
 	Name string
 	// Version is the firmware version that the device reports: major, minor, patch.
 	Version [3]uint16
-	// Logf, if set, is told why commands failed.
-	Logf func(format string, args ...any)
+	// Warnf, if set, is told of what the machine lacks: shared memory, rights, descriptors. Logf, if
+	// set, is told why commands failed.
+	Warnf, Logf func(format string, args ...any)
+	// NoIoctl refuses the ioctl, so that libraries send their commands by write(), as old ones do.
+	NoIoctl bool
 	// Trace, if set, gets every ioctl with its attributes and answers as text.
 	Trace io.Writer
 	// ShmDir is where the shared files live; default shm.DefaultDir.
@@ -81,6 +85,28 @@ func (d *Driver) logf(format string, args ...any) {
 	}
 }
 
+// report tells of an error, and returns its number.
+func (d *Driver) report(pid int, err error) syscall.Errno {
+	tell := d.cfg.Logf
+	if lacking(err) && d.cfg.Warnf != nil {
+		tell = d.cfg.Warnf
+	}
+	if err != nil && tell != nil {
+		tell("process %d: %v", pid, err)
+	}
+	return errnoOf(err)
+}
+
+// lacking tells whether an error is the machine's, and not the program's.
+func lacking(err error) bool {
+	for _, e := range []error{shm.ErrNoRoom, dma.ErrRefused, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 // Open implements sandbox.Device: every open of the node is a context of its own.
 func (d *Driver) Open(sys sandbox.Call, flags int) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -88,12 +114,11 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	defer d.mu.Unlock()
 	limit, err := shm.SizeLimit(sys.PID())
 	if err != nil {
-		d.logf("opening the device: %v", err)
+		d.logf("opening device %s: %v", d.cfg.Name, err)
 	}
 	file, app, err := shm.Create(shm.Options{Dir: d.cfg.ShmDir, SizeLimit: limit})
 	if err != nil {
-		d.logf("process %d: opening the device: %v", sys.PID(), err)
-		sys.Fail(errnoOf(err))
+		sys.Fail(d.report(sys.PID(), fmt.Errorf("opening device %s: %w", d.cfg.Name, err)))
 		return
 	}
 	ctx := newContext(d, file)
@@ -107,17 +132,17 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	unix.Close(app) // at once: the program's must be the last
 	if err != nil {
 		ctx.close()
-		d.logf("process %d: opening the device: %v", sys.PID(), err)
-		sys.Fail(errnoOf(err))
+		sys.Fail(d.report(sys.PID(), fmt.Errorf("opening device %s: %w", d.cfg.Name, err)))
 		return
 	}
+	d.tracer.note(sys.PID(), "open")
 	sys.Reply(int64(n))
 }
 
 // Ioctl implements sandbox.Device.
 func (d *Driver) Ioctl(sys sandbox.Call, f *sandbox.File, arg uint64) {
 	ctx, ok := f.Data.(*verbsContext)
-	if !ok {
+	if !ok || d.cfg.NoIoctl {
 		sys.Fail(syscall.ENOTTY)
 		return
 	}
@@ -231,6 +256,7 @@ func (d *Driver) Closed(f *sandbox.File) {
 	case *verbsContext:
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		d.mu.Lock()
+		d.tracer.note(0, fmt.Sprintf("close with %d objects", len(o.objects)))
 		o.close()
 		d.mu.Unlock()
 	case *channel:
@@ -243,13 +269,16 @@ func (d *Driver) Closed(f *sandbox.File) {
 func (d *Driver) MemoryGone(pid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	n := 0
 	for c := range d.contexts {
 		for _, o := range c.objects {
 			if m, ok := o.(*mrObject); ok && m.pid == pid {
 				m.drop()
+				n++
 			}
 		}
 	}
+	d.tracer.note(pid, fmt.Sprintf("memory gone, with %d regions", n))
 	delete(d.spaces, pid)
 }
 

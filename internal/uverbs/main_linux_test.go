@@ -86,6 +86,16 @@ func isolated(t *testing.T, args ...string) *exec.Cmd {
 // finish runs a command and returns what it wrote; the test fails if the command does.
 func finish(t *testing.T, cmd *exec.Cmd, limit time.Duration) string {
 	t.Helper()
+	out, err := outcome(t, cmd, limit)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// outcome runs a command and returns what it wrote, and how it ended.
+func outcome(t *testing.T, cmd *exec.Cmd, limit time.Duration) (string, error) {
+	t.Helper()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -96,8 +106,5 @@ func finish(t *testing.T, cmd *exec.Cmd, limit time.Duration) string {
 	if !timer.Stop() {
 		t.Fatalf("still running after %v\n%s", limit, out.String())
 	}
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	return out.String()
+	return out.String(), err
 }

@@ -52,6 +52,19 @@ func (t *tracer) beginWrite(pid int, c *command, n int) *traceEntry {
 	return &traceEntry{t: t, pid: pid, name: "write", command: c.name, head: fmt.Sprintf("len=%d", n)}
 }
 
+// note writes what happened outside of commands.
+func (t *tracer) note(pid int, what string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if pid != 0 {
+		what += fmt.Sprintf(" process %d", pid)
+	}
+	fmt.Fprintf(t.w, "# %s\n", what)
+}
+
 func (e *traceEntry) input(attrs []attr) {
 	if e == nil {
 		return
