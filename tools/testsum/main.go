@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -95,6 +96,7 @@ func (s *summary) take(e *event) {
 	case "fail", "build-fail":
 		if e.Test == "" {
 			fmt.Fprintf(s.out, "FAIL  %-32s %6.1f s\n", e.Package, e.Elapsed)
+			s.failed = append(s.failed, s.unfinished(e.Package)...)
 		}
 		s.failed = append(s.failed, key)
 		return
@@ -102,6 +104,19 @@ func (s *summary) take(e *event) {
 	if e.Action == "pass" || e.Action == "skip" {
 		delete(s.outputs, key)
 	}
+}
+
+// unfinished returns the tests of a package that have neither passed nor
+// failed: those that were running when the process died.
+func (s *summary) unfinished(pkg string) []string {
+	var keys []string
+	for key := range s.outputs {
+		if strings.HasPrefix(key, pkg+" ") && !slices.Contains(s.failed, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
 }
 
 // reason returns what a skipped test wrote, without the frame that go test adds.

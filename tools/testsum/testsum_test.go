@@ -6,7 +6,7 @@ import (
 )
 
 // TestSummary reads what go test -json writes for a passed, a skipped and a
-// failed test and for a package that does not compile.
+// failed test, for a package that does not compile and for one that crashes.
 func TestSummary(t *testing.T) {
 	const events = `{"Action":"output","Package":"p","Test":"TestGood","Output":"=== RUN   TestGood\n"}
 {"Action":"pass","Package":"p","Test":"TestGood","Elapsed":0.1}
@@ -20,6 +20,8 @@ func TestSummary(t *testing.T) {
 {"Action":"fail","Package":"p","Elapsed":1.5}
 {"ImportPath":"q [q.test]","Action":"build-output","Output":"q.go:1: undefined: x\n"}
 {"ImportPath":"q [q.test]","Action":"build-fail"}
+{"Action":"output","Package":"d","Test":"TestCrash","Output":"fatal error: out of luck\n"}
+{"Action":"fail","Package":"d","Elapsed":1}
 {"Action":"pass","Package":"r","Elapsed":2}
 `
 	var out strings.Builder
@@ -29,6 +31,7 @@ func TestSummary(t *testing.T) {
 	got := out.String()
 	for _, want := range []string{
 		"ok    r ", "FAIL  p ", "left out: p TestAway: x_test.go:3: no root\n", "one is not two", "q.go:1: undefined: x",
+		"out of luck",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
@@ -40,7 +43,7 @@ func TestSummary(t *testing.T) {
 	if strings.Index(got, "left out") > strings.Index(got, "one is not two") {
 		t.Errorf("the failures do not stand last:\n%s", got)
 	}
-	if len(s.failed) != 3 {
-		t.Errorf("failed: %q, want TestBad, p and q", s.failed)
+	if len(s.failed) != 5 {
+		t.Errorf("failed: %q, want TestBad, p, q, TestCrash and d", s.failed)
 	}
 }
