@@ -11,7 +11,7 @@ import (
 // settle checks, at the end of a connection or of the run, that everything posted to q has come to
 // its end, and what is left in memory of what failed. Nothing of it may complete later.
 func (w *world) settle(q *qpair) {
-	if !q.reset {
+	if !q.reset && !q.deaf {
 		w.checkComplete(q)
 	}
 	for _, x := range q.sends {
@@ -21,8 +21,12 @@ func (w *world) settle(q *qpair) {
 		x.done, x.final = true, true
 	}
 	for _, r := range q.recvs {
-		if !r.success && !q.ud {
+		switch {
+		case r.success:
+		case !q.ud:
 			w.resolveReceive(r)
+		case q.deaf: // a datagram may be in it, of which nobody heard
+			q.h.mem.accept(r.local)
 		}
 		r.done, r.final = true, true
 	}
@@ -56,7 +60,7 @@ func (w *world) finished(x *work) bool {
 	case x.fetches():
 		return x.arrived()
 	case x.consumes():
-		return x.match.success
+		return x.match.success || x.q.peer.deaf
 	}
 	_, ok := x.remote.r.a.holds([]seg{x.remote}, x.data)
 	return ok
@@ -112,7 +116,9 @@ func (w *world) finish() {
 		if q.qp.State() != nic.Reset {
 			w.settle(q)
 		}
-		w.finishDatagrams(q)
+		if !q.deaf {
+			w.finishDatagrams(q)
+		}
 	}
 	for _, h := range w.hosts {
 		for _, d := range h.words {

@@ -49,6 +49,7 @@ type cqueue struct {
 	h     *host
 	cq    *nic.CQ
 	ring  *ring.Queue
+	small bool // may overflow
 	armed arming
 	owed  int // completion events that must come with the present call
 	got   int
@@ -256,6 +257,8 @@ func (h *host) event(e *nic.Event, after string) {
 			}
 		}
 		w.fail("host %d, after %s: a completion event of no completion queue", h.index, after)
+	case nic.EventCQErr:
+		w.overflowed(h, e.CQ)
 	case nic.EventCommEst:
 	case nic.EventSQDrained:
 		for _, q := range h.qps {
@@ -274,6 +277,25 @@ func (h *host) event(e *nic.Event, after string) {
 		w.fail("host %d, after %s: an asynchronous event of no queue pair", h.index, after)
 	default:
 		w.fail("host %d, after %s: unexpected event %d", h.index, after, e.Type)
+	}
+}
+
+// overflowed is the event that a completion queue had no room for a completion: it is dead, and its
+// queue pairs go to ERR (11.6.3). What they still complete, nobody learns.
+func (w *world) overflowed(h *host, cq *nic.CQ) {
+	for _, q := range h.qps {
+		if q.sendCQ.cq != cq && q.recvCQ.cq != cq || q.gone {
+			continue
+		}
+		if c := q.sendCQ; c.cq == cq && !c.small || q.recvCQ.cq == cq && !q.recvCQ.small {
+			w.fail("host %d: a completion queue of %d entries overflows, which cannot be full", h.index, c.ring.Capacity())
+		}
+		w.note(h, "a completion queue of %v overflows", q)
+		q.deaf = true
+		q.progErr = true
+		if q.ud && !q.down {
+			w.endDatagrams(q)
+		}
 	}
 }
 

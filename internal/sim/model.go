@@ -6,6 +6,7 @@ import (
 
 	"rnic/internal/nic"
 	"rnic/internal/ring"
+	"rnic/internal/roce"
 )
 
 // String names the work request in messages.
@@ -116,9 +117,24 @@ func (w *world) judge(x *work, s ring.Status) {
 	switch {
 	case x.allowed.has(s):
 	case s == ring.StatusRetryExcErr && q.mayLose():
+		w.checkRetryTime(x)
 	case s == ring.StatusRNRRetryExcErr && q.lateRecv && q.attr.RNRRetry != 7 && x.consumes():
 	default:
 		w.fail("%s fails with %q, for which there is no cause", x, s)
+	}
+}
+
+// checkRetryTime holds where nothing is ever lost but everything: every retry has then waited for the
+// local ACK timeout at least (9.9.2.1.1), but perhaps the first, which a response behind a lost one
+// may have taken.
+func (w *world) checkRetryTime(x *work) {
+	q := x.q
+	if q.troubled() {
+		return
+	}
+	least := roce.TimeoutNanos(q.attr.Timeout) * int64(q.attr.RetryCnt)
+	if waited := w.now - max(q.lastHeard, x.sentAt); waited < least {
+		w.fail("%s gives up %s after the last sign of the peer: its timeout and its retries make %s at least", x, clock(waited), clock(least))
 	}
 }
 
@@ -160,7 +176,7 @@ func (w *world) succeed(x *work) {
 	case x.isWrite():
 		w.land(x)
 	}
-	if x.consumes() && !(x.match.done && x.match.match == x && x.match.success) {
+	if x.consumes() && !x.q.peer.deaf && !(x.match.done && x.match.match == x && x.match.success) {
 		w.fail("%s is complete, but its receive %x at %v is not", x, x.match.id, x.match.q)
 	}
 }

@@ -109,7 +109,7 @@ func (w *world) tearDown(c *conn) {
 			w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
 		}
 		c.breaking = false
-		if c.again > 0 {
+		if c.again > 0 && !c.a.deaf && !c.b.deaf {
 			c.again--
 			w.after(w.nanos(0, 50_000), func() { w.connect(c) })
 		}
@@ -356,7 +356,7 @@ func (w *world) provide(q *qpair, x *work, bomb bombKind) bool {
 			need += w.rng.IntN(200)
 		}
 		if bomb == bombShortRecv {
-			need = w.rng.IntN(x.n)
+			need = w.rng.IntN(max(1, x.n))
 		}
 		if r = w.newReceive(p, need); r == nil {
 			return false

@@ -20,6 +20,7 @@ type qpair struct {
 	peer           *qpair
 	number         int  // connections made so far
 	gone           bool // destroyed
+	deaf           bool // a completion queue of it has overflowed
 	epoch
 }
 
@@ -60,10 +61,11 @@ type epoch struct {
 	flushed              bool
 
 	// UD
-	expect   int // recvs[:expect] should have completed, by the datagrams that arrived
-	sent     int // datagrams seen on the wire
-	rnrOff   uint32
-	rnrUntil int64
+	expect    int   // recvs[:expect] should have completed, by the datagrams that arrived
+	sent      int   // datagrams seen on the wire
+	lastHeard int64 // when a response arrived
+	rnrOff    uint32
+	rnrUntil  int64
 }
 
 // work is a posted work request of either queue.
@@ -93,8 +95,9 @@ type work struct {
 	old       uint64
 
 	psnOff, psnCount uint32
-	seen             bool // its first packet was seen
-	takes            int  // which of the peer's receives it consumes, -1: none
+	seen             bool  // its first packet was seen
+	sentAt           int64 // when
+	takes            int   // which of the peer's receives it consumes, -1: none
 
 	// Intended errors.
 	allowed   statusSet // besides success, or besides flush

@@ -132,12 +132,17 @@ func (w *world) register(h *host, r *region, n int) {
 }
 
 func (w *world) addCQ(h *host) {
-	g, err := ring.GeometryFor(4096, ring.CQESize)
+	entries := uint32(4096)
+	small := w.chance(4)
+	if small { // a burst overflows it, however often the program polls
+		entries = uint32(w.between(1, 14))
+	}
+	g, err := ring.GeometryFor(entries, ring.CQESize)
 	w.must(err, "shaping a completion queue")
 	nics, programs := newQueue(w, g)
 	cq, err := h.nic.CreateCQ(nics)
 	w.must(err, "creating a completion queue")
-	h.cqs = append(h.cqs, &cqueue{h: h, cq: cq, ring: programs})
+	h.cqs = append(h.cqs, &cqueue{h: h, cq: cq, ring: programs, small: small})
 }
 
 // addWires makes the links, and now and then a time without any.
@@ -206,6 +211,9 @@ func (w *world) randomPSN() uint32 {
 // connect takes both queue pairs of a connection from RESET to RTS.
 func (w *world) connect(c *conn) {
 	a, b := c.a, c.b
+	if a.deaf || b.deaf {
+		return
+	}
 	w.count.Connections++
 	w.negotiate(c)
 	for _, q := range []*qpair{a, b} {
