@@ -8,13 +8,13 @@ import (
 	"rnic/internal/roce"
 )
 
-// goodput is how many bytes of 64 KiB WRITEs or READs complete in a time of 200 ms over a link of 2
+// goodput is how many bytes of 64 KiB WRITEs or READs complete in a time of 60 ms over a link of 2
 // GB/s and 30 us each way that loses packets at random. Time is simulated.
 func goodput(t *testing.T, op ring.SendOpcode, loss float64, ends int) (done int, stats Stats) {
 	const (
 		latency  = 30e3
 		perByte  = 0.5
-		duration = 200e6
+		duration = 60e6
 		depth    = 16
 	)
 	w := newWire(t, Config{}, Config{})
@@ -98,7 +98,7 @@ func TestGoodputUnderLoss(t *testing.T) {
 			whole, _ := goodput(t, op, 0, ends)
 			lossy, s := goodput(t, op, 0.01, ends)
 			t.Logf("%s, %d queue pairs: %.0f MB/s without loss, %.0f MB/s with; %d early resends, %d packets sent again of %d",
-				name, ends, float64(whole)/200e3, float64(lossy)/200e3, s.EarlyResends, s.RetransmittedPackets, s.TxPackets)
+				name, ends, float64(whole)/60e3, float64(lossy)/60e3, s.EarlyResends, s.RetransmittedPackets, s.TxPackets)
 			if lossy*10 < whole*3 {
 				t.Errorf("%s, %d queue pairs: %d of %d bytes are left", name, ends, lossy, whole)
 			}

@@ -20,9 +20,6 @@ type window struct {
 // room tells whether cost more bytes may be sent. One packet in flight is always allowed.
 func (w *window) room(cost uint32) bool { return w.inFlight == 0 || w.inFlight+cost <= w.limit }
 
-// free is how many bytes more may be sent.
-func (w *window) free() uint32 { return w.limit - min(w.limit, w.inFlight) }
-
 // A windowPolicy says how windows follow what is acknowledged and what is lost.
 type windowPolicy interface {
 	start(w *window, peer, local bool)

@@ -21,6 +21,9 @@ type wire struct {
 
 	// drop takes a packet out; nil lets all pass.
 	drop func(f frame) bool
+
+	// mangle may repeat and reorder what is about to arrive at once; nil leaves it alone.
+	mangle func(pkts []RxPacket) []RxPacket
 }
 
 // A frame is a packet that was sent.
@@ -229,7 +232,11 @@ func (h *host) deliver() bool {
 	if len(h.rx) == 0 {
 		return false
 	}
-	h.n.Receive(h.w.now, h.rx)
+	rx := h.rx
+	if h.w.mangle != nil {
+		rx = h.w.mangle(rx)
+	}
+	h.n.Receive(h.w.now, rx)
 	h.n.Memory().Scatter()
 	h.n.MemoryDone(h.w.now)
 	h.rx = h.rx[:0]
