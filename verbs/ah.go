@@ -3,15 +3,21 @@ package verbs
 import "rnic/internal/device"
 
 // AH is an address handle: where a UD message goes.
-type AH struct{ ah *device.AH }
+type AH struct {
+	lifetime
+	ah *device.AH
+}
 
 // CreateAH makes an address handle for the address vector a.
 func (p *PD) CreateAH(a AHAttr) (*AH, error) {
+	if err := p.use("create address handle"); err != nil {
+		return nil, err
+	}
 	h, err := p.ctx.ctx.CreateAH(p.pd, a)
 	if err != nil {
 		return nil, err
 	}
-	return &AH{h}, nil
+	return &AH{lifetime: lifetime{ctx: p.ctx}, ah: h}, nil
 }
 
 // AHTo is CreateAH for a peer's GID, from the own address of index gidIndex.
@@ -19,5 +25,8 @@ func (p *PD) AHTo(peer GID, gidIndex int) (*AH, error) {
 	return p.CreateAH(AHAttr{DGID: peer, SGIDIndex: uint8(gidIndex), HopLimit: 64, IsGlobal: true, Port: 1})
 }
 
-// Close destroys the address handle.
-func (a *AH) Close() error { return a.ah.Destroy() }
+// Close destroys the address handle. Work requests that name it and are not yet sent fail.
+func (a *AH) Close() error {
+	_, err := a.close(a.ah.Destroy)
+	return err
+}

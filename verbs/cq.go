@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"rnic/internal/device"
 	"rnic/internal/ring"
@@ -47,9 +48,11 @@ func (w *WC) Err() error {
 
 // CQ is a completion queue.
 type CQ struct {
-	ctx    *Context
-	cq     *device.CQ
-	notify chan struct{}
+	lifetime
+	cq      *device.CQ
+	notify  chan struct{} // holds one token after a completion event
+	waiters atomic.Int32
+	done    chan struct{} // closed with the completion queue
 
 	mu   sync.Mutex
 	ring *ring.Queue
@@ -64,7 +67,7 @@ func (c *Context) CreateCQ(entries int) (*CQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create completion queue: %v: %w", err, ErrInvalid)
 	}
-	q := &CQ{ctx: c, notify: make(chan struct{}, 1), ring: own}
+	q := &CQ{lifetime: lifetime{ctx: c}, notify: make(chan struct{}, 1), done: make(chan struct{}), ring: own}
 	if q.cq, err = c.ctx.CreateCQ(device.CQInit{Ring: nicSide, Cookie: q}); err != nil {
 		return nil, err
 	}
@@ -84,11 +87,21 @@ func newRing(entries, elemSize uint32) (nicSide, own *ring.Queue, err error) {
 	return nicSide, ring.View(buf, g), nil
 }
 
-// Close destroys the completion queue; ErrBusy while a queue pair uses it.
-func (q *CQ) Close() error { return q.cq.Destroy() }
+// Close destroys the completion queue; ErrBusy while a queue pair uses it. Who waits for completions gets
+// ErrClosed.
+func (q *CQ) Close() error {
+	first, err := q.close(q.cq.Destroy)
+	if first {
+		close(q.done)
+	}
+	return err
+}
 
 // Poll takes up to len(wc) completions, oldest first. It never blocks; 0 means none.
 func (q *CQ) Poll(wc []WC) (int, error) {
+	if err := q.use("poll completion queue"); err != nil {
+		return 0, err
+	}
 	n := q.take(wc)
 	if n == 0 && q.ctx.dev.dev.Progress() {
 		n = q.take(wc)
@@ -118,14 +131,24 @@ func (q *CQ) pending() bool {
 	return q.ring.Pending() > 0
 }
 
-// Wait returns when the completion queue holds a completion, or with ctx's error. It sleeps; a
-// program that wants the least latency polls instead.
+// Wait returns when the completion queue holds a completion, with ctx's error, or with ErrClosed. It
+// sleeps; a program that wants the least latency polls instead.
 func (q *CQ) Wait(ctx context.Context) error { return q.wait(ctx, false) }
 
 // WaitSolicited is Wait, but only a solicited or failed completion ends the sleep.
 func (q *CQ) WaitSolicited(ctx context.Context) error { return q.wait(ctx, true) }
 
 func (q *CQ) wait(ctx context.Context, solicited bool) error {
+	if err := q.use("wait for completions"); err != nil {
+		return err
+	}
+	q.waiters.Add(1)
+	defer func() {
+		// One event wakes one waiter. What it leaves in the queue is the next one's.
+		if q.waiters.Add(-1) > 0 {
+			q.wake()
+		}
+	}()
 	for !q.pending() {
 		select {
 		case <-q.notify: // left over from an earlier wait
@@ -143,6 +166,10 @@ func (q *CQ) wait(ctx context.Context, solicited bool) error {
 		case <-q.notify:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-q.done:
+			return q.use("wait for completions")
+		case <-q.ctx.done:
+			return q.use("wait for completions")
 		}
 	}
 	return nil

@@ -1,7 +1,10 @@
 package verbs
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"rnic/internal/device"
@@ -20,7 +23,13 @@ type DeviceConfig struct {
 }
 
 // Device is a NIC.
-type Device struct{ dev *device.Device }
+type Device struct {
+	dev *device.Device
+
+	mu       sync.Mutex
+	closed   bool
+	contexts map[*Context]struct{}
+}
 
 // NewDevice makes a NIC and starts it. It fails if UDP port 4791 of an address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
@@ -33,14 +42,25 @@ func newDevice(cfg device.Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{d}, nil
+	return Wrap(d), nil
 }
 
 // Wrap makes a Device of one that this module's commands configured themselves.
-func Wrap(d *device.Device) *Device { return &Device{d} }
+func Wrap(d *device.Device) *Device {
+	return &Device{dev: d, contexts: map[*Context]struct{}{}}
+}
 
-// Close stops the NIC and closes everything on it.
-func (d *Device) Close() error { return d.dev.Close() }
+// Close closes everything on the NIC and stops it. To close it again does nothing.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	open := slices.Collect(maps.Keys(d.contexts))
+	d.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close()
+	}
+	return d.dev.Close()
+}
 
 // GID is a global identifier: an IPv6 address, or an IPv4 address mapped into one.
 type GID = roce.GID
@@ -65,9 +85,22 @@ func (d *Device) Limits() nic.Limits { return d.dev.Limits() }
 // thread a message by calling Progress between its looks.
 func (d *Device) Progress() { d.dev.Progress() }
 
-// Event is an asynchronous event (enum ibv_event_type).
+// EventType says what happened (enum ibv_event_type; InfiniBand vol. 1, 11.6.3).
+type EventType = nic.EventType
+
+// Asynchronous events.
+const (
+	EventCQError          = nic.EventCQErr       // a completion queue has overflowed
+	EventQPFatal          = nic.EventQPFatal     // a queue pair cannot go on
+	EventQPRequestError   = nic.EventQPReqErr    // the peer sent a request that is not valid
+	EventQPAccessError    = nic.EventQPAccessErr // the peer asked for what is not allowed
+	EventConnEstablished  = nic.EventCommEst     // a message arrived in state RTR
+	EventSendQueueDrained = nic.EventSQDrained
+)
+
+// Event is an asynchronous event (struct ibv_async_event).
 type Event struct {
-	Type nic.EventType
+	Type EventType
 	QP   *QP // of a queue pair, else nil
 	CQ   *CQ // of a completion queue, else nil
 }
@@ -77,39 +110,81 @@ type Context struct {
 	dev    *Device
 	ctx    *device.Context
 	events chan Event
+	done   chan struct{} // closed with the context
 
-	mu     sync.Mutex
-	closed bool
-	mrs    map[*MR]struct{}
+	mu  sync.Mutex
+	mrs map[*MR]struct{}
 }
 
 // eventBacklog bounds the asynchronous events that nobody has read; further ones are dropped.
 const eventBacklog = 256
 
-// Open opens the device.
+// Open opens the device. On a closed device the context is closed too: its methods return ErrClosed.
 func (d *Device) Open() *Context {
-	c := &Context{dev: d, events: make(chan Event, eventBacklog), mrs: map[*MR]struct{}{}}
+	c := &Context{dev: d, events: make(chan Event, eventBacklog), done: make(chan struct{}), mrs: map[*MR]struct{}{}}
 	c.ctx = d.dev.Open(sink{c})
+	d.mu.Lock()
+	closed := d.closed
+	d.contexts[c] = struct{}{}
+	d.mu.Unlock()
+	if closed {
+		_ = c.Close()
+	}
 	return c
 }
 
-// Events are the asynchronous events of the context's objects.
+// Events are the asynchronous events of the context's objects. The channel is closed with the context.
 func (c *Context) Events() <-chan Event { return c.events }
 
 // Device is the device that c is open on.
 func (c *Context) Device() *Device { return c.dev }
 
-// Close destroys everything that was created through c, and unpins its memory.
+func (c *Context) isClosed() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close destroys everything that was created through c, and unpins or frees its memory. To close it
+// again does nothing.
 func (c *Context) Close() error {
-	c.ctx.Close()
+	c.ctx.Close() // no event comes afterwards
+	c.dev.mu.Lock()
+	delete(c.dev.contexts, c)
+	c.dev.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed = true
+	if c.isClosed() {
+		return nil
+	}
+	close(c.done)
+	close(c.events)
 	for m := range c.mrs {
 		m.release()
 	}
 	clear(c.mrs)
 	return nil
+}
+
+// own makes m the context's: its memory is released with it.
+func (c *Context) own(m *MR) (*MR, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosed() {
+		m.release()
+		return nil, fmt.Errorf("register memory: %w", ErrClosed)
+	}
+	c.mrs[m] = struct{}{}
+	return m, nil
+}
+
+func (c *Context) disown(m *MR) {
+	c.mu.Lock()
+	delete(c.mrs, m)
+	c.mu.Unlock()
 }
 
 // sink hands events to the program's goroutines. It is called with the NIC held.

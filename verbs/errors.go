@@ -3,6 +3,7 @@ package verbs
 import (
 	"errors"
 
+	"rnic/internal/device"
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 )
@@ -20,7 +21,7 @@ const (
 var ErrQueueFull = errors.New("verbs: the queue is full")
 
 // ErrClosed says that the object, or what it belongs to, has been closed.
-var ErrClosed = errors.New("verbs: closed")
+var ErrClosed = device.ErrClosed
 
 // Status is the status of a completion (enum ibv_wc_status). A Status other than StatusSuccess is an error.
 type Status ring.Status

@@ -13,8 +13,8 @@ import (
 
 // PD is a protection domain.
 type PD struct {
-	ctx *Context
-	pd  *device.PD
+	lifetime
+	pd *device.PD
 }
 
 // AllocPD allocates a protection domain.
@@ -23,11 +23,14 @@ func (c *Context) AllocPD() (*PD, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PD{c, p}, nil
+	return &PD{lifetime: lifetime{ctx: c}, pd: p}, nil
 }
 
 // Close frees the protection domain; ErrBusy while something is in it.
-func (p *PD) Close() error { return p.pd.Dealloc() }
+func (p *PD) Close() error {
+	_, err := p.close(p.pd.Dealloc)
+	return err
+}
 
 // Access says what a region, or a queue pair, allows (enum ibv_access_flags).
 type Access = nic.Access
@@ -42,13 +45,13 @@ const (
 
 // MR is a memory region: bytes of this program that work requests and peers may name by key.
 type MR struct {
-	ctx    *Context
+	lifetime
 	mr     *device.MR
 	buf    []byte
 	base   uint64
 	pinner runtime.Pinner
 	free   func() error
-	once   sync.Once
+	once   sync.Once // of release
 }
 
 // RegMR registers buf and pins it until the region is closed. Peers address it by MR.Addr.
@@ -56,7 +59,7 @@ func (p *PD) RegMR(buf []byte, access Access) (*MR, error) {
 	if len(buf) == 0 {
 		return nil, fmt.Errorf("register memory: the slice is empty: %w", ErrInvalid)
 	}
-	m := &MR{ctx: p.ctx, buf: buf}
+	m := &MR{lifetime: lifetime{ctx: p.ctx}, buf: buf}
 	m.pinner.Pin(&buf[0])
 	return p.register(m, access)
 }
@@ -71,10 +74,14 @@ func (p *PD) AllocMR(size int, access Access) (*MR, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocate memory region of %d bytes: %v: %w", size, err, ErrNoMemory)
 	}
-	return p.register(&MR{ctx: p.ctx, buf: buf, free: free}, access)
+	return p.register(&MR{lifetime: lifetime{ctx: p.ctx}, buf: buf, free: free}, access)
 }
 
 func (p *PD) register(m *MR, access Access) (*MR, error) {
+	if err := p.use("register memory"); err != nil {
+		m.release()
+		return nil, err
+	}
 	space := dma.NewSlice(m.buf)
 	m.base = space.Base()
 	mr, err := p.ctx.ctx.RegMR(p.pd, space, m.base, uint64(len(m.buf)), m.base, access)
@@ -83,10 +90,7 @@ func (p *PD) register(m *MR, access Access) (*MR, error) {
 		return nil, err
 	}
 	m.mr = mr
-	p.ctx.mu.Lock()
-	p.ctx.mrs[m] = struct{}{}
-	p.ctx.mu.Unlock()
-	return m, nil
+	return p.ctx.own(m)
 }
 
 // release unpins or frees the memory, once.
@@ -102,14 +106,12 @@ func (m *MR) release() {
 
 // Close ends the region: its keys are refused from now on. Memory that AllocMR allocated is gone.
 func (m *MR) Close() error {
-	if err := m.mr.Dereg(); err != nil {
-		return err
+	first, err := m.close(m.mr.Dereg)
+	if first {
+		m.ctx.disown(m)
+		m.release()
 	}
-	m.ctx.mu.Lock()
-	delete(m.ctx.mrs, m)
-	m.ctx.mu.Unlock()
-	m.release()
-	return nil
+	return err
 }
 
 // Bytes is the region's memory.
@@ -144,9 +146,5 @@ func (p *PD) RegSpace(space hostmem.Space, start, length, iova uint64, access Ac
 	if err != nil {
 		return nil, err
 	}
-	m := &MR{ctx: p.ctx, base: iova, mr: mr}
-	p.ctx.mu.Lock()
-	p.ctx.mrs[m] = struct{}{}
-	p.ctx.mu.Unlock()
-	return m, nil
+	return p.ctx.own(&MR{lifetime: lifetime{ctx: p.ctx}, base: iova, mr: mr})
 }

@@ -61,6 +61,9 @@ func immFromRing(v uint32) uint32 { return bits.ReverseBytes32(v) }
 // PostSend posts work requests, in order, and rings the doorbell once. It returns how many were
 // posted; the error is about the next one. Errors of the operation itself come as completions.
 func (q *QP) PostSend(wrs ...*SendWR) (n int, err error) {
+	if err := q.use("post to queue pair"); err != nil {
+		return 0, err
+	}
 	q.sendMu.Lock()
 	for _, wr := range wrs {
 		if err = q.postSend(wr); err != nil {
@@ -109,6 +112,9 @@ func (q *QP) postSend(wr *SendWR) error {
 
 // PostRecv posts receives, in order; see PostSend.
 func (q *QP) PostRecv(wrs ...*RecvWR) (n int, err error) {
+	if err := q.use("post to queue pair"); err != nil {
+		return 0, err
+	}
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
 	for _, wr := range wrs {

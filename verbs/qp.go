@@ -32,11 +32,10 @@ type QPConfig struct {
 
 // QP is a queue pair.
 type QP struct {
-	ctx    *Context
-	qp     *device.QP
-	typ    QPType
-	cap    nic.Cap
-	inline int
+	lifetime
+	qp  *device.QP
+	typ QPType
+	cap nic.Cap
 
 	sendMu sync.Mutex
 	sq     *ring.Queue
@@ -66,6 +65,12 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if cfg.SendCQ == nil || cfg.RecvCQ == nil {
 		return nil, fmt.Errorf("create queue pair: a send and a receive completion queue are needed: %w", ErrInvalid)
 	}
+	if err := p.use("create queue pair"); err != nil {
+		return nil, err
+	}
+	if cfg.SendCQ.ctx != p.ctx || cfg.RecvCQ.ctx != p.ctx {
+		return nil, fmt.Errorf("create queue pair: a completion queue is of another context: %w", ErrInvalid)
+	}
 	caps := cfg.caps()
 	l := p.ctx.dev.dev.Limits()
 	if caps.MaxSendWR > l.MaxQPWR || caps.MaxRecvWR > l.MaxQPWR || caps.MaxSendSGE > l.MaxSGE ||
@@ -82,7 +87,7 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
 	}
-	q := &QP{ctx: p.ctx, typ: cfg.Type, cap: caps, sq: sq, rq: rq}
+	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq, rq: rq}
 	q.qp, err = p.ctx.ctx.CreateQP(device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
 		SQ: nicSQ, RQ: nicRQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q})
 	if err != nil {
@@ -94,8 +99,11 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 // Num is the queue pair number.
 func (q *QP) Num() uint32 { return q.qp.Num() }
 
-// Close destroys the queue pair.
-func (q *QP) Close() error { return q.qp.Destroy() }
+// Close destroys the queue pair. What was posted and has not completed never will.
+func (q *QP) Close() error {
+	_, err := q.close(q.qp.Destroy)
+	return err
+}
 
 // Attr, AttrMask and the attribute bits are those of ibv_modify_qp.
 type (
@@ -137,10 +145,18 @@ const (
 
 // Modify changes the attributes in mask, and the state (InfiniBand vol. 1, 11.2.5.2). What the
 // specification does not allow is ErrInvalid and changes nothing.
-func (q *QP) Modify(a *Attr, mask AttrMask) error { return q.qp.Modify(a, mask) }
+func (q *QP) Modify(a *Attr, mask AttrMask) error {
+	if err := q.use("modify queue pair"); err != nil {
+		return err
+	}
+	return q.qp.Modify(a, mask)
+}
 
 // Query returns the attributes.
 func (q *QP) Query() (Attr, error) {
+	if err := q.use("query queue pair"); err != nil {
+		return Attr{}, err
+	}
 	a, _, err := q.qp.Query()
 	return a, err
 }

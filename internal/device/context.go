@@ -1,6 +1,8 @@
 package device
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 
 	"rnic/internal/engine"
@@ -41,12 +43,15 @@ type Context struct {
 	byHandle map[uint32]*QP // guarded by the unit
 }
 
-// Open opens the device for one program.
+// Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
 		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
-	d.contexts[c] = struct{}{}
+	c.closed = d.closed
+	if !d.closed {
+		d.contexts[c] = struct{}{}
+	}
 	d.mu.Unlock()
 	return c
 }
@@ -54,7 +59,10 @@ func (d *Device) Open(sink Sink) *Context {
 // Device is the device that c is open on.
 func (c *Context) Device() *Device { return c.dev }
 
-var errClosed = &nic.Error{Op: "use context", Reason: "the context is closed", Errno: nic.EINVAL}
+// ErrClosed is wrapped, beside nic.EINVAL, by the errors of a context that is closed.
+var ErrClosed = errors.New("closed")
+
+var errClosed = fmt.Errorf("use context: %w: %w", ErrClosed, nic.EINVAL)
 
 // do runs a command with the context and the NIC held.
 func (c *Context) do(f func(core *nic.NIC, now int64) error) (err error) {
@@ -71,6 +79,9 @@ func (c *Context) do(f func(core *nic.NIC, now int64) error) (err error) {
 func (c *Context) AddDoorbells(d engine.Doorbells) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
 	c.sources = append(c.sources, d)
 	unit := c.dev.unit
 	unit.AddDoorbells(d, func(handle uint32) {

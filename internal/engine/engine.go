@@ -79,6 +79,7 @@ type Unit struct {
 
 	waking   Waking
 	sleeping atomic.Bool
+	wakeAt   int64        // until when the thread sleeps, if it does; guarded by mu
 	lastCall atomic.Int64 // when a caller last drove the unit
 	callers  atomic.Int32 // callers that said they poll
 	waiter   *waiter
@@ -137,15 +138,21 @@ func (u *Unit) Close() {
 	}
 	u.waiter.wake()
 	<-u.done
+	u.Lock() // a caller that drives the unit now finishes first; later ones see that it is closed
 	u.waiter.close()
+	u.Unlock()
 }
 
 // Do runs f with the unit held: a command. What f started is on its way when Do returns.
 func (u *Unit) Do(f func(core *nic.NIC, now int64)) {
+	restore := faultsPanic() // f may look at queues that a program shares
+	defer restore()
 	u.Lock()
 	now := Now()
 	f(u.core, now)
-	u.transmit(now)
+	if !u.closed.Load() {
+		u.transmit(now)
+	}
 	u.dispatch()
 	u.Unlock()
 	u.kick()
@@ -171,7 +178,7 @@ func (u *Unit) Drain() {
 	defer restore()
 	u.Lock()
 	for range 64 {
-		if !u.step() {
+		if u.closed.Load() || !u.step() {
 			break
 		}
 	}
@@ -199,20 +206,37 @@ func (u *Unit) whole() { u.step() }
 // drive runs f if nobody else holds the unit. Whoever holds it looks for doorbells once more after it has
 // let go: one who rang meanwhile could not drive.
 func (u *Unit) drive(f func(*Unit)) bool {
-	if u.closed.Load() || !u.mu.TryLock() {
+	if !u.mu.TryLock() {
+		return false
+	}
+	if u.closed.Load() {
+		u.mu.Unlock()
 		return false
 	}
 	restore := faultsPanic()
 	f(u)
+	wake := u.oversleeps()
 	u.mu.Unlock()
 	for u.rings.n.Load() != 0 && u.mu.TryLock() {
-		u.send()
+		if !u.closed.Load() {
+			u.send()
+		}
+		wake = u.oversleeps() || wake
 		u.mu.Unlock()
 	}
 	restore()
+	if wake {
+		u.waiter.wake()
+	}
 	u.lastCall.Store(Now())
 	u.counters.CallerSteps.Add(1)
 	return true
+}
+
+// oversleeps tells whether the unit's thread sleeps beyond the time at which something that a caller
+// started is due: the caller may never come back. The unit is held.
+func (u *Unit) oversleeps() bool {
+	return u.sleeping.Load() && (!u.core.Idle() || Now()+u.timeout() < u.wakeAt)
 }
 
 // StopPolling tells the unit that the caller goes to sleep: its thread takes over at once.

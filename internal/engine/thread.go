@@ -95,6 +95,7 @@ func (u *Unit) sleep() {
 		return
 	}
 	timeout := u.timeout()
+	u.wakeAt = Now() + timeout
 	u.mu.Unlock()
 	u.counters.Sleeps.Add(1)
 	if timeout > 0 {

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +23,11 @@ type waiter struct {
 	event   int
 	inotify int
 	armed   map[Doorbells]bool // watched now; guarded by the unit
-	buf     []byte
-	ev      [8]unix.EpollEvent // what happened does not matter: everything is looked at
+
+	life   sync.RWMutex // wake may come from any goroutine, at any time
+	closed bool
+	buf    []byte
+	ev     [8]unix.EpollEvent // what happened does not matter: everything is looked at
 }
 
 func newWaiter(net link.Link) (w *waiter, err error) {
@@ -63,6 +67,9 @@ func add(epoll, fd int) error {
 }
 
 func (w *waiter) close() {
+	w.life.Lock()
+	defer w.life.Unlock()
+	w.closed = true
 	for _, fd := range []int{w.all, w.quiet, w.event, w.inotify} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -124,6 +131,11 @@ func (w *waiter) waitOn(epoll int, timeout int64) {
 
 // wake ends a wait or nap.
 func (w *waiter) wake() {
+	w.life.RLock()
+	defer w.life.RUnlock()
+	if w.closed {
+		return
+	}
 	one := [8]byte{1}
 	unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one[0])), 8)
 }
