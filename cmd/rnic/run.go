@@ -27,6 +27,7 @@ type RunCmd struct {
 	Nice      bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
 	Verbose   bool     `short:"v" help:"Say on standard error why commands of the program failed."`
 	Trace     string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
+	Profile   string   `hidden:"" placeholder:"FILE" type:"path" help:"Write a CPU profile of the NIC to this file."`
 	NoIoctl   bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
 
 	Command []string `arg:"" passthrough:"" help:"The program and its arguments."`
@@ -34,14 +35,14 @@ type RunCmd struct {
 
 // runConfig is what the supervisor gets of the options.
 type runConfig struct {
-	Name, Interface  string
-	Addrs            []netip.Addr
-	MTU              int
-	SendFault        *fault.Spec
-	RecvFault        *fault.Spec
-	Capture, Trace   string
-	Seed             uint64
-	Verbose, NoIoctl bool
+	Name, Interface         string
+	Addrs                   []netip.Addr
+	MTU                     int
+	SendFault               *fault.Spec
+	RecvFault               *fault.Spec
+	Capture, Trace, Profile string
+	Seed                    uint64
+	Verbose, NoIoctl        bool
 }
 
 // fewCores is the number of cores up to which programs that poll start at a nice value.
@@ -96,7 +97,7 @@ func (r *RunCmd) command() []string {
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
 	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
-		Trace: r.Trace, NoIoctl: r.NoIoctl}
+		Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
 	}
@@ -148,11 +149,11 @@ func logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "rnic: "+format+"\n", args...)
 }
 
-// createTrace makes the file of --trace.
-func createTrace(path string) (*os.File, error) {
+// create makes the file of an option.
+func create(option, path string) (*os.File, error) {
 	f, err := os.Create(filepath.Clean(path))
 	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
+		return nil, fmt.Errorf("%s: %w", option, err)
 	}
 	return f, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 
@@ -23,12 +24,23 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 		cfg.Logf = logf
 	}
 	if c.Trace != "" {
-		f, err := createTrace(c.Trace)
+		f, err := create("--trace", c.Trace)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		cfg.Trace = f
+	}
+	if c.Profile != "" {
+		f, err := create("--profile", c.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return fmt.Errorf("--profile: %w", err)
+		}
+		defer pprof.StopCPUProfile()
 	}
 	drv, err := uverbs.New(dev, s, cfg)
 	if err != nil {
