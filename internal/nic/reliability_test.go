@@ -424,3 +424,39 @@ func TestCredits(t *testing.T) {
 		t.Errorf("%d RNR NAKs", n)
 	}
 }
+
+// A pause of the machine stretches the estimate of the round trip, or has a driver come too late for
+// every deadline at once: neither makes a loss wait for the local ACK timer.
+func TestPausesCauseNoTimeout(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	s := remote(wr(1, ring.OpWrite, a.sge(0, 8)), b, 0)
+	for range 3 {
+		a.post(s)
+		a.h.transmit()
+		w.now += 60e6
+		w.settle()
+	}
+	a.poll()
+	lost := false
+	drop := func(f frame) bool {
+		was := lost
+		lost = true
+		return !was
+	}
+	w.drop = drop
+	a.post(s)
+	w.run(second)
+	a.want(t, "1:success")
+	if n := a.h.n.Stats(); n.Timeouts != 0 {
+		t.Errorf("after a long round trip: %d time-outs", n.Timeouts)
+	}
+	lost = false
+	a.post(s)
+	a.h.transmit()
+	w.now += 80e6
+	w.run(second)
+	a.want(t, "1:success")
+	if n := a.h.n.Stats(); n.Timeouts != 0 {
+		t.Errorf("after a late driver: %d time-outs", n.Timeouts)
+	}
+}

@@ -385,11 +385,12 @@ func (q *QP) deadline() int64 {
 	if q.typ != RC || r.nxt == r.una || r.failing {
 		return d
 	}
-	if t := roce.TimeoutNanos(q.attr.Timeout); t != 0 {
+	t := roce.TimeoutNanos(q.attr.Timeout)
+	if t != 0 {
 		d = earlier(d, r.progressAt+t)
 	}
 	if !q.nic.policy.NoEarlyResend && !r.resend.probe {
-		d = earlier(d, r.resend.deadline(q.nic, &r.rtt))
+		d = earlier(d, r.resend.deadline(q.nic, &r.rtt, t))
 	}
 	return d
 }
@@ -422,11 +423,18 @@ func (q *QP) expire(now int64) {
 	if q.typ != RC || r.nxt == r.una || r.failing {
 		return
 	}
-	if t := roce.TimeoutNanos(q.attr.Timeout); t != 0 && r.progressAt+t <= now {
-		q.ackTimeout(now)
-		return
+	t := roce.TimeoutNanos(q.attr.Timeout)
+	early := !q.nic.policy.NoEarlyResend && !r.resend.probe && r.resend.deadline(q.nic, &r.rtt, t) <= now
+	if t != 0 && r.progressAt+t <= now {
+		if !early || r.resend.state != resendIdle {
+			q.ackTimeout(now)
+			return
+		}
+		// Both are overdue: this NIC was not driven for long, and what it waits for may have been
+		// received by nobody. The probe goes first, and is given its time.
+		r.progressAt = now - t + 2*q.nic.policy.leastResend()
 	}
-	if q.nic.policy.NoEarlyResend || r.resend.probe || r.resend.deadline(q.nic, &r.rtt) > now {
+	if !early {
 		return
 	}
 	q.nic.stats.EarlyResends++

@@ -48,16 +48,26 @@ func (e *earlyResend) progress(now int64, outstanding bool) {
 	}
 }
 
-// deadline is when something is to be done. Precondition: packets are outstanding.
-func (e *earlyResend) deadline(n *NIC, rtt *roundTrip) int64 {
-	least := n.policy.MinResendNanos
-	if least <= 0 {
-		least = defaultMinResend
+// deadline is when something is to be done. Precondition: packets are outstanding. A pause of either
+// side may have stretched the estimate of the round trip beyond all use: the local ACK timeout, which
+// must not be the first to notice a loss, bounds the wait.
+func (e *earlyResend) deadline(n *NIC, rtt *roundTrip, timeout int64) int64 {
+	least, most := n.policy.leastResend(), int64(maxResend)
+	if timeout > 0 {
+		most = max(least, timeout/8)
 	}
 	if e.state == resendSuspect {
-		return e.since + max(least/2, rtt.smoothed)
+		return e.since + max(least/2, min(most, rtt.smoothed))
 	}
-	return e.since + min(max(least, rtt.smoothed+4*rtt.deviation)<<e.backoff, maxResend)
+	wait := min(most, max(least, rtt.smoothed+4*rtt.deviation))
+	return e.since + min(wait<<e.backoff, 2*most)
+}
+
+func (p *Policy) leastResend() int64 {
+	if p.MinResendNanos > 0 {
+		return p.MinResendNanos
+	}
+	return defaultMinResend
 }
 
 // roundTrip is the estimate of RFC 6298, section 2, from packets that were sent once only and asked
