@@ -1,8 +1,9 @@
 #!/bin/sh
-# conformance.sh - the tests that hold rnic against what is not ours: so far the kernel's Soft-RoCE.
+# conformance.sh - the tests that hold rnic against what is not ours: stock programs, and the
+# kernel's Soft-RoCE as a peer.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/step.sh
 step "packages" scripts/packages.sh build guest
 . scripts/env.sh
-step "tests against the kernel's Soft-RoCE" go run ./tools/testsum -v -count=1 -timeout 5m ./test/guest
+step "stock programs, and the kernel's Soft-RoCE" go run ./tools/testsum -v -count=1 -p 1 -timeout 5m $(go list ./test/... | grep -v '/layering$')

@@ -10,10 +10,10 @@ step "packages" sh -c 'scripts/packages.sh build guest || [ "$(id -u)" != 0 ]'
 . scripts/env.sh
 step "build" scripts/build.sh
 scripts/lint.sh
-# The guest tests come by themselves: they need the processor for an emulated one.
+# Those with stock programs and an emulated machine come by themselves: they need the processor.
 step "tests with the race detector" go run ./tools/testsum -race $(go list ./... | grep -v '/test/')
 # What the race detector would distort, such as counts of allocations, is built without it only.
-untagged=$(grep -rlE --include='*_test.go' '^//go:build .*!race' . | xargs -r -n 1 dirname | sort -u)
+untagged=$(grep -rlE --include='*_test.go' '^//go:build .*race' . | xargs -r -n 1 dirname | sort -u)
 [ -z "$untagged" ] || step "tests without it" go run ./tools/testsum $untagged
-step "tests against the kernel's Soft-RoCE" go run ./tools/testsum -count=1 -timeout 5m ./test/guest
+step "stock programs, and the kernel's Soft-RoCE" go run ./tools/testsum -count=1 -p 1 -timeout 5m $(go list ./test/... | grep -v '/layering$')
 echo "== all ok, $(($(date +%s) - begin)) s"
