@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"rnic/internal/dma"
-	"rnic/internal/hostmem"
 	"rnic/internal/nic"
 	"rnic/internal/sandbox"
 	"rnic/internal/shm"
@@ -148,7 +147,7 @@ func errnoOf(err error) syscall.Errno {
 		return syscall.Errno(e)
 	case errors.Is(err, shm.ErrNoRoom):
 		return syscall.ENOMEM
-	case errors.Is(err, shm.ErrGone), errors.Is(err, hostmem.ErrFault), errors.Is(err, hostmem.ErrGone):
+	case errors.Is(err, shm.ErrGone):
 		return syscall.EFAULT
 	}
 	var s syscall.Errno

@@ -1,11 +1,13 @@
 package uverbs
 
 import (
+	"errors"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
+	"rnic/internal/dma"
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 )
@@ -78,8 +80,13 @@ func (c *call) regMR() syscall.Errno {
 		return syscall.EINVAL
 	}
 	pid := c.sys.PID()
-	mr, err := c.ctx.dev.RegMR(pd.dev, c.drv.space(pid), start, length, iova, access)
+	space := c.drv.space(pid)
+	mr, err := c.ctx.dev.RegMR(pd.dev, space, start, length, iova, access)
 	if err != nil {
+		// Not the program's fault, and nothing will work until it is mended.
+		if e := space.Check(start, 1, false); errors.Is(e, dma.ErrRefused) {
+			err = e
+		}
 		return c.failed(err)
 	}
 	o := &mrObject{dev: mr, pid: pid, lkey: mr.LKey(), rkey: mr.RKey(), length: length, iova: iova}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 
-	"rnic/internal/roce"
 	"rnic/internal/sandbox"
 )
 
@@ -111,7 +110,7 @@ func (b *treeBuilder) portFiles(d *Driver, dir string) {
 		i, used := gids[slot]
 		if !used {
 			// A read of an empty slot's attributes fails in the kernel: there is no file here.
-			b.file(dir+"/gids/"+n, quads(make([]byte, len(roce.GID{}))))
+			b.file(dir+"/gids/"+n, quads(make([]byte, 16)))
 			continue
 		}
 		g := d.dev.GIDs()[i]

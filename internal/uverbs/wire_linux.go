@@ -2,7 +2,6 @@ package uverbs
 
 import (
 	"rnic/internal/nic"
-	"rnic/internal/roce"
 )
 
 // Sizes in bytes of the commands' structures (rdma/ib_user_verbs.h), requests without their header,
@@ -154,7 +153,7 @@ func (p *portAttr) encode(b []byte) {
 }
 
 // gidEntry writes struct ib_uverbs_gid_entry. Precondition: len(b) >= sizeGIDEntry.
-func gidEntry(b []byte, g roce.GID, index, ifindex int) {
+func gidEntry(b []byte, g [16]byte, index, ifindex int) {
 	copy(b[:16], g[:])
 	le.PutUint32(b[16:], uint32(index))
 	le.PutUint32(b[20:], portNumber)
