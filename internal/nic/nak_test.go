@@ -33,8 +33,8 @@ func reth(va uint64, key, length uint32) func(*roce.OpInfo, []byte) {
 	}
 }
 
-// 9.7.4.1.5: an opcode that cannot follow the one before is an invalid request; so is a packet of
-// the wrong length (9.7.4.1.6). The queue pair is in error, its program gets an event.
+// 9.7.4.1: an opcode that cannot follow the one before is an invalid request; so is a packet of
+// the wrong length (9.7.4.1). The queue pair is in error, its program gets an event.
 func TestInvalidRequests(t *testing.T) {
 	type packet struct {
 		op      roce.Opcode
@@ -99,7 +99,7 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// 9.7.5.2.4, 10.6.3: a key, range or right that does not hold is answered at once with a remote
+// 9.7.5.2, 10.6.3: a key, range or right that does not hold is answered at once with a remote
 // access error and nothing is touched; the requester completes with it, what stands behind is
 // flushed, what stands before is done.
 func TestRemoteAccessErrors(t *testing.T) {
@@ -191,7 +191,7 @@ func TestRemoteAccessErrors(t *testing.T) {
 	}
 }
 
-// C9-88 region of 9.3.3: a request of zero bytes is fine whatever its key says.
+// 9.4.3, 9.4.4: a request of zero bytes is fine whatever its key says.
 func TestZeroLengthNeedsNoKey(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	write, read := wr(1, ring.OpWrite), wr(2, ring.OpRead)
@@ -231,7 +231,7 @@ func TestTargetFaultRefusesExactlyThatPacket(t *testing.T) {
 	}
 }
 
-// 9.7.5.2.5: a receive buffer that is not accessible is the responder's own fault: local protection
+// 9.7.5.2: a receive buffer that is not accessible is the responder's own fault: local protection
 // error there, remote operational error at the requester.
 func TestReceiveBufferFaults(t *testing.T) {
 	for name, sge := range map[string]func(b *end) ring.SGE{
@@ -255,7 +255,7 @@ func TestReceiveBufferFaults(t *testing.T) {
 	}
 }
 
-// 9.7.4.1.6: a SEND longer than the receive buffers is an invalid request, and a local length error
+// 9.7.4.1: a SEND longer than the receive buffers is an invalid request, and a local length error
 // at the receiver.
 func TestSendLongerThanReceive(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
@@ -318,7 +318,7 @@ func TestAtomicTargetFault(t *testing.T) {
 	a.want(t, "1:success", "2:remote access error", "3:work request flushed error")
 }
 
-// 9.7.4.1.7 and 9.4.4: more READs than max_dest_rd_atomic are an invalid request.
+// 9.7.4.1, 9.4.4: more READs than max_dest_rd_atomic are an invalid request.
 func TestMoreReadsThanTheResponderTakes(t *testing.T) {
 	w := newWire(t, Config{}, Config{})
 	a, b := w.hosts[0].newEnd(RC, testCap, 63), w.hosts[1].newEnd(RC, testCap, 63)

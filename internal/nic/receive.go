@@ -104,7 +104,7 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		return
 	}
 	if !partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]) {
-		n.stats.BadPKey++ // 9.6.1.1.3: dropped silently
+		n.stats.BadPKey++ // 9.6.1: dropped silently
 		return
 	}
 	q.communicating()

@@ -155,7 +155,7 @@ func TestLossOfEachPacket(t *testing.T) {
 	}
 }
 
-// 9.7.5.1.3: one NAK for each gap.
+// 9.7.5.1: one NAK for each gap.
 func TestOneNAKForEachGap(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	lost := false
@@ -202,7 +202,7 @@ func TestPSNWrap(t *testing.T) {
 	}
 }
 
-// 9.7.5.1.4: a duplicate SEND or WRITE is acknowledged again and not executed; a duplicate READ is
+// 9.7.5.1: a duplicate SEND or WRITE is acknowledged again and not executed; a duplicate READ is
 // executed again; a duplicate atomic is answered from the saved result.
 func TestDuplicates(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
@@ -271,7 +271,7 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// 9.7.5.1.2: an ACK beyond a READ whose response did not come is a NAK of that READ.
+// 9.7.5.1: an ACK beyond a READ whose response did not come is a NAK of that READ.
 func TestImpliedNAK(t *testing.T) {
 	for _, lost := range []roce.Opcode{roce.RCReadResponseFirst, roce.RCReadResponseMiddle, roce.RCReadResponseLast, roce.RCAtomicAck} {
 		w, a, b := connected(t, Config{Policy: Policy{NoEarlyResend: true}}, nil)
@@ -295,7 +295,7 @@ func TestImpliedNAK(t *testing.T) {
 	}
 }
 
-// 9.7.5.1.2: one ACK acknowledges everything before it.
+// 9.7.5.1: one ACK acknowledges everything before it.
 func TestCoalescedACK(t *testing.T) {
 	w, a, b := connected(t, Config{Policy: Policy{NoEarlyResend: true}}, nil)
 	w.drop = func(f frame) bool { return f.from == b.h }

@@ -104,7 +104,7 @@ func (q *QP) startRequester() {
 	r.una = roce.PSN(q.attr.SQPSN) & roce.PSNMask
 	r.nxt, r.max, r.end = r.una, r.una, r.una
 	r.fetchPos = q.sq.Position()
-	// 9.7.7.2.5: no credit is known at first; one request may be sent to learn it.
+	// 9.7.7.2: no credit is known at first; one request may be sent to learn it.
 	r.limited = true
 	r.retries, r.rnrRetries = q.attr.RetryCnt, q.attr.RNRRetry
 }
@@ -156,7 +156,7 @@ func (q *QP) fetch(now int64) bool {
 	switch {
 	case w.status != ring.StatusSuccess:
 	case q.typ == UD:
-		w.packets = 1 // a datagram is one packet (9.8.3.1)
+		w.packets = 1 // a datagram is one packet (9.8.3)
 	default:
 		w.packets = q.packetsOf(w.length)
 	}

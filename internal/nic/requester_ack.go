@@ -143,7 +143,7 @@ func (q *QP) failLater(status ring.Status) {
 }
 
 // acknowledge moves una to psn. It stops, with false, at a READ or atomic without its response:
-// these are not acknowledged by anything else, so the response was lost (9.7.5.1.2).
+// these are not acknowledged by anything else, so the response was lost (9.7.5.1).
 func (q *QP) acknowledge(psn roce.PSN) bool {
 	r := &q.req
 	done := uint32(0)
@@ -319,7 +319,7 @@ func (q *QP) takeRetry() bool {
 	return true
 }
 
-// goBackImplied goes back to a READ or atomic whose response did not come (9.7.5.1.2). Responses
+// goBackImplied goes back to a READ or atomic whose response did not come (9.7.5.1). Responses
 // that are still on their way show the same loss again and again: once is enough.
 func (q *QP) goBackImplied(now int64) {
 	r := &q.req

@@ -96,7 +96,7 @@ func (q *QP) mayStart(w *sendRequest) bool {
 		return reads < uint32(q.attr.MaxRDAtomic)
 	}
 	if r.limited && w.usesReceive() && roce.PSN(w.ssn).After(roce.PSN(r.limit)) {
-		// 9.7.7.2.5: without a credit, one packet at a time, which asks for news. A WRITE uses its
+		// 9.7.7.2: without a credit, one packet at a time, which asks for news. A WRITE uses its
 		// receive with its last packet only.
 		if w.op != ring.OpWriteImm || r.nxt.Add(1) == w.end() {
 			return r.nxt == r.una
@@ -122,7 +122,7 @@ func (q *QP) nextPiece(w *sendRequest, psn roce.PSN) (n, cost uint32) {
 			w.piece = q.readPiece()
 		}
 		// A READ that is sent again must ask for a part of one that the responder remembers
-		// (9.7.5.1.4): the cuts stay where they were at first.
+		// (9.7.5.1): the cuts stay where they were at first.
 		n = min(w.piece-i%w.piece, w.packets-i)
 	}
 	return n, q.cost(w, i, i+n)

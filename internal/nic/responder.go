@@ -11,7 +11,7 @@ import (
 type responder struct {
 	expected    roce.PSN // of the next new request
 	inMessage   messageKind
-	nakSent     bool // for the gap before expected: one NAK each (9.7.5.1.3)
+	nakSent     bool // for the gap before expected: one NAK each (9.7.5.1)
 	refusing    bool // a fatal NAK has been decided: everything behind it is dropped
 	established bool
 
@@ -60,7 +60,7 @@ type response struct {
 	duplicate bool
 }
 
-// A savedRequest is what a duplicate READ or atomic is recognised by and answered from (9.7.5.1.4,
+// A savedRequest is what a duplicate READ or atomic is recognised by and answered from (9.7.5.1,
 // 9.4.5).
 type savedRequest struct {
 	psn, end roce.PSN
@@ -121,7 +121,7 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 	}
 }
 
-// opcodeFits checks the sequence of opcodes and the length of the packet (9.7.4.1.5 and .6).
+// opcodeFits checks the sequence of opcodes and the length of the packet (9.7.4.1).
 func (q *QP) opcodeFits(p *roce.Packet) bool {
 	i, kind, mtu := p.Info, noMessage, uint32(q.mtu)
 	switch i.Kind {
@@ -168,7 +168,7 @@ func (q *QP) receiveSend(p *roce.Packet) {
 	s := r.recv
 	psn := p.BTH.PSN()
 	if uint64(len(p.Payload)) > s.room-uint64(s.used) {
-		// 9.7.4.1.6: more than the receive request's buffers hold
+		// 9.7.4.1: more than the receive request's buffers hold
 		e := q.refuseFatal(roce.NAKInvalidRequest)
 		e.recvErr, e.cqe.WRID = ring.StatusLocLenErr, s.wqe.WRID
 		return
@@ -227,7 +227,7 @@ func (q *QP) receiveWrite(p *roce.Packet) {
 			return
 		}
 	} else if n > r.left || p.Info.Last != (n == r.left) {
-		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1.6: more or less than the RETH announced
+		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: more or less than the RETH announced
 		return
 	}
 	if n > 0 {
@@ -257,7 +257,7 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 	}
 	r.mr, r.va, r.left, r.total = nil, h.VA(), length, length
 	if length == 0 {
-		return true // 9.3.3: the key of a request without data is not checked
+		return true // 9.4.3: the key of a request without data is not checked
 	}
 	if q.attr.AccessFlags&AccessRemoteWrite != 0 {
 		r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
@@ -331,7 +331,7 @@ func (q *QP) receiveRead(p *roce.Packet) {
 	r, h := &q.resp, p.RETH()
 	length := h.Length()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || length > q.nic.limits.MaxMsgSize {
-		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1.7: too many outstanding
+		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: too many outstanding
 		return
 	}
 	m, ok := q.readTarget(h)
@@ -421,7 +421,7 @@ func (r *responder) findSaved(psn, end roce.PSN, atomic bool) *savedRequest {
 	return nil
 }
 
-// receiveDuplicate answers a request whose PSN has been executed already (9.7.5.1.4).
+// receiveDuplicate answers a request whose PSN has been executed already (9.7.5.1).
 func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 	switch p.Info.Kind {
 	case roce.KindReadRequest:

@@ -174,7 +174,7 @@ func (q *QP) sendAck(tx *Tx, psn roce.PSN, s roce.Syndrome) bool {
 	return true
 }
 
-// readFailed ends a READ whose memory is not there (any more): 9.7.5.2.6, remote access error.
+// readFailed ends a READ whose memory is not there (any more): 9.7.5.2, remote access error.
 func (q *QP) readFailed(psn roce.PSN) {
 	q.resp.dropResponses()
 	if q.state == Err { // another NAK was to follow: this one comes first

@@ -5,7 +5,7 @@ import (
 	"rnic/internal/roce"
 )
 
-// datagramMTU is the largest payload of a UD packet: the port's MTU (9.8.3.1).
+// datagramMTU is the largest payload of a UD packet: the port's MTU (9.8.3).
 func (q *QP) datagramMTU() uint32 { return uint32(roce.MTUBytes(q.nic.mtuCode)) }
 
 // sendDatagrams sends UD requests, each of one packet. They complete in GatherDone.
