@@ -26,6 +26,7 @@ type call struct {
 	method *method
 	base   uint64 // address of its header
 	raw    []byte // its attributes, as they are written back
+	dirty  bool   // raw has changed
 	attrs  []attr
 
 	answers []answer
@@ -84,6 +85,7 @@ func (c *call) put(id uint16, b []byte) {
 func (c *call) putNumber(id uint16, v uint64) {
 	if a := find(c.attrs, id); a != nil {
 		le.PutUint64(c.raw[a.index*sizeIoctlAttr+8:], v)
+		c.dirty = true
 		c.trace.number(a, v)
 	}
 }
@@ -117,10 +119,11 @@ func (c *call) finish() syscall.Errno {
 		if w.attr != nil {
 			flags := c.raw[w.attr.index*sizeIoctlAttr+4:]
 			le.PutUint16(flags, w.attr.flags|flagValidOutput)
+			c.dirty = true
 			c.trace.output(w.attr, w.data)
 		}
 	}
-	if c.method != nil && len(c.raw) > 0 {
+	if c.dirty {
 		if err := c.sys.WriteMem(c.base+sizeIoctlHdr, c.raw); err != nil {
 			return c.fault()
 		}
@@ -158,4 +161,9 @@ func errnoOf(err error) syscall.Errno {
 }
 
 // failed notes why a command failed, for whoever asked to be told, and returns its number.
-func (c *call) failed(err error) syscall.Errno { return c.drv.report(c.sys.PID(), err) }
+func (c *call) failed(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	return c.drv.report(c.sys.PID(), err)
+}

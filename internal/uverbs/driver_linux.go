@@ -174,7 +174,7 @@ func (c *call) ioctl() syscall.Errno {
 		return syscall.EFAULT
 	}
 	c.method = methods[uint32(h.Object)<<16|uint32(h.Method)]
-	c.trace = c.drv.tracer.begin(c.sys.PID(), &h, c.method)
+	c.trace = c.drv.tracer.begin(c.sys, &h, c.method)
 	if c.method == nil {
 		return syscall.EPROTONOSUPPORT
 	}
@@ -219,7 +219,7 @@ func (c *call) write(addr uint64, n int) syscall.Errno {
 	}
 	w, errno := decodeWrite(b)
 	if w.cmd != nil {
-		c.trace = c.drv.tracer.beginWrite(c.sys.PID(), w.cmd, n)
+		c.trace = c.drv.tracer.beginWrite(c.sys, w.cmd, n)
 	}
 	if errno != 0 {
 		return errno

@@ -80,6 +80,9 @@ func (c *call) regMR() syscall.Errno {
 		return syscall.EINVAL
 	}
 	pid := c.sys.PID()
+	if pid == 0 {
+		return syscall.EINTR // it is gone
+	}
 	space := c.drv.space(pid)
 	mr, err := c.ctx.dev.RegMR(pd.dev, space, start, length, iova, access)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"rnic/internal/sandbox"
 )
 
 // tracer writes every ioctl and written command as text: a line for the call, one for each attribute
@@ -33,11 +35,11 @@ type traceEntry struct {
 	in, out strings.Builder
 }
 
-func (t *tracer) begin(pid int, h *ioctlHeader, m *method) *traceEntry {
+func (t *tracer) begin(sys sandbox.Call, h *ioctlHeader, m *method) *traceEntry {
 	if t == nil {
 		return nil
 	}
-	e := &traceEntry{t: t, pid: pid, name: objectName(h.Object) + "." + fmt.Sprint(h.Method)}
+	e := &traceEntry{t: t, pid: sys.PID(), name: objectName(h.Object) + "." + fmt.Sprint(h.Method)}
 	if m != nil {
 		e.name = objectName(h.Object) + "." + m.name
 	}
@@ -45,11 +47,11 @@ func (t *tracer) begin(pid int, h *ioctlHeader, m *method) *traceEntry {
 	return e
 }
 
-func (t *tracer) beginWrite(pid int, c *command, n int) *traceEntry {
+func (t *tracer) beginWrite(sys sandbox.Call, c *command, n int) *traceEntry {
 	if t == nil {
 		return nil
 	}
-	return &traceEntry{t: t, pid: pid, name: "write", command: c.name, head: fmt.Sprintf("len=%d", n)}
+	return &traceEntry{t: t, pid: sys.PID(), name: "write", command: c.name, head: fmt.Sprintf("len=%d", n)}
 }
 
 // note writes what happened outside of commands.
