@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"runtime/pprof"
@@ -48,8 +49,11 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 	}
 	o := &perf.Options{Kind: kind, Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
 		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
-		Interface: c.Interface, IPv6: c.IPv6 && !c.IPv4, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
+		Interface: c.Interface, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer}
+	if c.IPv4 && c.IPv6 {
+		return fmt.Errorf("%w: -4 and -6 exclude each other", perf.ErrUsage)
+	}
 	if err := o.Validate(); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -55,7 +56,7 @@ func (e *endpoint) source(q, s int) []byte {
 
 // target is the buffer that a slot of the peer's writes to.
 func (e *endpoint) target(q, s int) []byte {
-	o := e.off(q, s)
+	o := e.inOff(q, s)
 	return e.in.Bytes()[o : o+e.o.Size]
 }
 
@@ -93,7 +94,12 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 		}
 		if n > 0 {
 			last = time.Now()
-		} else if time.Since(last) > stallTimeout {
+			continue
+		}
+		if err := b.o.interrupted(); err != nil {
+			return total, err
+		}
+		if time.Since(last) > stallTimeout {
 			return total, fmt.Errorf("no completion for %v with %d messages in flight", stallTimeout, inFlight)
 		}
 	}
@@ -156,7 +162,7 @@ func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) 
 		case b.o.Kind.Verb == "read":
 			err = verify(b.source(q, s), q, s, &b.scratch)
 		case b.o.Kind.Verb == "atomic":
-			if old := le64(b.source(q, s)); old != uint64(b.ended[q]) {
+			if old := binary.NativeEndian.Uint64(b.source(q, s)); old != uint64(b.ended[q]) {
 				err = fmt.Errorf("atomic %d of queue pair %d returned %d", b.ended[q], q, old)
 			}
 		}
@@ -164,13 +170,6 @@ func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) 
 	b.ended[q]++
 	b.free[q] = append(b.free[q], s)
 	return false, err
-}
-
-func le64(b []byte) (v uint64) {
-	for i := range 8 {
-		v |= uint64(b[i]) << (8 * i)
-	}
-	return v
 }
 
 // measure is one bandwidth measurement: the timed part, then one round in fresh contents that is
@@ -192,10 +191,6 @@ func (b *bandwidth) measure(r *Result) error {
 	}
 	n, err := b.run(more, false)
 	r.rate(n, time.Since(start))
-	r.Checked = "last iteration"
-	if b.o.Check {
-		r.Checked = "every message"
-	}
 	if err == nil {
 		until := make([]int, len(b.qps))
 		for q := range until {
@@ -203,11 +198,26 @@ func (b *bandwidth) measure(r *Result) error {
 		}
 		_, err = b.run(func(q, posted int) bool { return posted < until[q] }, true)
 	}
+	if err == nil && b.direct != nil && b.o.Kind.Verb == "send" {
+		err = b.verifyReceived()
+	}
 	resent2, timeouts2, errs2 := b.counters()
 	r.RetransmittedPackets += resent2 - resent
 	r.Timeouts += timeouts2 - timeouts
 	r.Errors += errs2 - errs
 	return err
+}
+
+// verifyReceived looks at the last messages in the buffers of the receiver, which is in this process.
+func (b *bandwidth) verifyReceived() error {
+	for q := range b.qps {
+		for n := max(0, b.posted[q]-b.o.slots()); n < b.posted[q]; n++ {
+			if err := verify(b.direct.target(q, n%b.o.recvSlots()), q, n, &b.scratch); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // receiver is the server's side of SEND bandwidth: it takes messages until stop, and reposts.

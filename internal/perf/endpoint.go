@@ -15,6 +15,18 @@ func (o *Options) slots() int {
 	return o.Depth
 }
 
+// maxRecvSlots is below what a receive queue can hold.
+const maxRecvSlots = 16000
+
+// recvSlots is how many buffers each queue pair has for what comes in. Receives are posted for more
+// messages than are in flight: a message that finds none costs the pause of an RNR NAK.
+func (o *Options) recvSlots() int {
+	if o.Kind.Verb != "send" || o.Kind.Latency {
+		return o.slots()
+	}
+	return min(4*o.slots(), maxRecvSlots)
+}
+
 // stride is the distance of buffers: whole cache lines.
 func (o *Options) stride() int { return max(64, (o.Size+63)&^63) }
 
@@ -44,12 +56,13 @@ type remote struct {
 }
 
 func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
-	e = &endpoint{o: o, dev: dev, ctx: dev.Open(), wc: make([]verbs.WC, 64)}
+	ctx := dev.Open()
 	defer func() {
 		if err != nil {
-			_ = e.ctx.Close()
+			_ = ctx.Close()
 		}
 	}()
+	e = &endpoint{o: o, dev: dev, ctx: ctx, wc: make([]verbs.WC, 64)}
 	if e.gid, err = o.pickGID(dev); err != nil {
 		return nil, err
 	}
@@ -61,19 +74,18 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 	if e.mr, err = e.pd.AllocMR(bytes, all); err != nil {
 		return nil, err
 	}
-	if e.in, err = e.pd.AllocMR(bytes, all); err != nil {
+	if e.in, err = e.pd.AllocMR(o.QueuePairs*o.recvSlots()*o.stride(), all); err != nil {
 		return nil, err
 	}
-	entries := min(o.QueuePairs*(o.slots()+1)+64, int(dev.Limits().MaxCQE))
-	if e.cq, err = e.ctx.CreateCQ(entries); err != nil {
+	if e.cq, err = e.ctx.CreateCQ(min(o.QueuePairs*(o.slots()+1)+64, int(dev.Limits().MaxCQE))); err != nil {
 		return nil, err
 	}
-	if e.rcq, err = e.ctx.CreateCQ(entries); err != nil {
+	if e.rcq, err = e.ctx.CreateCQ(min(o.QueuePairs*(o.recvSlots()+1)+64, int(dev.Limits().MaxCQE))); err != nil {
 		return nil, err
 	}
 	for range o.QueuePairs {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + 1,
-			MaxRecv: o.slots() + 1, MaxInline: o.Inline})
+			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline})
 		if err != nil {
 			return nil, err
 		}
@@ -134,7 +146,7 @@ func (e *endpoint) connect(peer remote) error {
 			return err
 		}
 		if e.o.Kind.Verb == "send" {
-			for s := range e.o.slots() {
+			for s := range e.o.recvSlots() {
 				if err := e.postRecv(i, s); err != nil {
 					return err
 				}
@@ -151,8 +163,11 @@ func (e *endpoint) connect(peer remote) error {
 // off is where the buffer of a slot begins, on both sides.
 func (e *endpoint) off(qp, slot int) int { return (qp*e.o.slots() + slot) * e.o.stride() }
 
+// inOff is the same in the buffer for what comes in, which has more slots where receives are posted.
+func (e *endpoint) inOff(qp, slot int) int { return (qp*e.o.recvSlots() + slot) * e.o.stride() }
+
 func (e *endpoint) postRecv(qp, slot int) error {
-	_, err := e.qps[qp].PostRecv(&verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.off(qp, slot), e.o.Size)})
+	_, err := e.qps[qp].PostRecv(&verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.inOff(qp, slot), e.o.Size)})
 	return err
 }
 

@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -19,11 +20,12 @@ type player struct {
 	wr      verbs.SendWR
 	sge     [1]verbs.SGE
 	recvs   []verbs.WC
+	full    bool // whole messages are filled and verified, not only the last byte
 	scratch []byte
 }
 
 func newPlayer(e *endpoint, peer remote) *player {
-	return &player{endpoint: e, peer: peer, recvs: make([]verbs.WC, 1)}
+	return &player{endpoint: e, peer: peer, recvs: make([]verbs.WC, 1), full: e.o.Check}
 }
 
 // mark is the last byte of message n: it is never what it was before.
@@ -32,7 +34,7 @@ func mark(n int) byte { return byte(n%255) + 1 }
 // send sends message number p.n.
 func (p *player) send() error {
 	b := p.source(0, 0)
-	if p.o.Check && len(b) > 1 {
+	if p.full && len(b) > 1 {
 		fill(b[:len(b)-1], 0, p.n)
 	}
 	if len(b) > 0 {
@@ -78,6 +80,9 @@ func (p *player) reap(n int) error {
 				return nil
 			}
 			if spins++; spins&1023 == 0 {
+				if err := p.o.interrupted(); err != nil {
+					return err
+				}
 				pause()
 			}
 		}
@@ -112,7 +117,7 @@ func (p *player) arrived(n int) (bool, error) {
 
 func (p *player) check(n int) error {
 	b := p.target(0, 0)
-	if !p.o.Check || len(b) < 2 {
+	if !p.full || len(b) < 2 {
 		return nil
 	}
 	return verify(b[:len(b)-1], 0, n, &p.scratch)
@@ -131,6 +136,7 @@ func lastByte(b []byte) byte {
 
 // await waits for the peer's message number n.
 func (p *player) await(n int, stop func() bool) error {
+	var since time.Time
 	for spins := 0; ; spins++ {
 		ok, err := p.arrived(n)
 		if ok || err != nil {
@@ -139,9 +145,18 @@ func (p *player) await(n int, stop func() bool) error {
 		if spins&7 == 7 && stop != nil && stop() {
 			return errStopped
 		}
-		if spins&1023 == 1023 {
-			pause()
+		if spins&1023 != 1023 {
+			continue
 		}
+		if err := p.o.interrupted(); err != nil {
+			return err
+		}
+		if since.IsZero() {
+			since = time.Now()
+		} else if stop == nil && time.Since(since) > stallTimeout {
+			return fmt.Errorf("message %d of the peer has not come for %v", n, stallTimeout)
+		}
+		pause()
 	}
 }
 
@@ -174,21 +189,31 @@ func (p *player) latency(r *Result, other *player) error {
 		}
 	}
 	r.rate(len(samples), time.Since(start))
+	if err := p.lastRound(other); err != nil {
+		return err
+	}
 	if p.o.Kind.Verb == "write" || p.o.Kind.Verb == "send" {
 		for i := range samples {
 			samples[i] /= 2
 		}
 	}
 	r.latency(samples)
-	r.Checked = "last iteration"
-	if p.o.Check {
-		r.Checked = "every message"
-	}
 	resent2, timeouts2, errs2 := p.counters()
 	r.RetransmittedPackets += resent2 - resent
 	r.Timeouts += timeouts2 - timeouts
 	r.Errors += errs2 - errs
 	return nil
+}
+
+// lastRound is one more round, which is verified in any case where the peer's side can be told so.
+func (p *player) lastRound(other *player) error {
+	if other != nil {
+		other.full = true
+	} else if p.o.Kind.Verb != "read" && p.o.Kind.Verb != "atomic" {
+		return nil
+	}
+	p.full = true
+	return p.round(p.n, other)
 }
 
 // round is one exchange.
@@ -220,12 +245,12 @@ func (p *player) round(i int, other *player) error {
 // checkLanded verifies what a READ or an atomic brought.
 func (p *player) checkLanded(i int) error {
 	if p.o.Kind.Verb == "atomic" {
-		if old := le64(p.source(0, 0)); old != uint64(i) {
+		if old := binary.NativeEndian.Uint64(p.source(0, 0)); old != uint64(i) {
 			return fmt.Errorf("atomic %d returned %d", i, old)
 		}
 		return nil
 	}
-	if !p.o.Check {
+	if !p.full {
 		return nil
 	}
 	return verify(p.source(0, 0), 0, 0, &p.scratch)

@@ -4,6 +4,7 @@
 package perf
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -72,9 +73,24 @@ type Options struct {
 	Process    bool // the target buffer lives in a child process
 	NoEarly    bool // early resend off
 	Buffer     int  // receive socket bytes
+
+	ctx context.Context // of the run: ends it early
 }
 
+// interrupted is the reason why the run should end, if it should.
+func (o *Options) interrupted() error {
+	if o.ctx == nil || o.ctx.Err() == nil {
+		return nil
+	}
+	return errInterrupted
+}
+
+var errInterrupted = errors.New("interrupted")
+
 const maxSize = 1 << 30
+
+// minProcessSize is the size from which a message covers a page wherever it begins.
+const minProcessSize = 8192
 
 // Validate checks the options and fills in what was not chosen.
 func (o *Options) Validate() error {
@@ -99,8 +115,20 @@ func (o *Options) Validate() error {
 		return usage("%d queue pairs: 1 to 10000 are possible", o.QueuePairs)
 	case o.Inline > 512:
 		return usage("inline %d: at most 512 bytes are possible", o.Inline)
+	case o.TCPPort < 0 || o.TCPPort > 65535:
+		return usage("port %d: 1 to 65535 are possible", o.TCPPort)
+	case o.Buffer < 0:
+		return usage("socket buffer %d: it must be positive", o.Buffer)
+	case o.Loopback && len(o.Addrs) != 0 && len(o.Addrs) != 2:
+		return usage("--loopback takes two --addr, or none")
+	case o.Loopback && o.Interface != "":
+		return usage("--interface and --loopback exclude each other: give two --addr")
+	case o.Interface != "" && len(o.Addrs) > 0:
+		return usage("--interface and --addr exclude each other")
 	case o.Process && !(o.Loopback && o.Kind == Kind{Verb: "write"}):
 		return usage("--memory=process goes with write-bw --loopback")
+	case o.Process && o.Size < minProcessSize:
+		return usage("--memory=process: a page is unmapped inside of a message: use -s %d or more", minProcessSize)
 	case o.Server != "" && o.Loopback:
 		return usage("a server address and --loopback exclude each other")
 	case o.AllSizes && o.Kind.Verb == "atomic":

@@ -31,7 +31,6 @@ type Result struct {
 	RetransmittedPackets uint64   `json:"retransmitted_packets"`
 	Timeouts             uint64   `json:"timeouts"`
 	Errors               uint64   `json:"errors"`
-	Checked              string   `json:"checked"` // "every message" or "last iteration"
 }
 
 // rate fills in what follows from the number of messages and the time.

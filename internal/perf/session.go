@@ -12,11 +12,22 @@ import (
 	"time"
 
 	"rnic/internal/device"
+	"rnic/internal/netdev"
 	"rnic/verbs"
 )
 
 // Run runs `rnic perf` with the options, which have been validated.
-func Run(ctx context.Context, o *Options, p *Printer) error {
+func Run(ctx context.Context, options *Options, p *Printer) error {
+	o := new(*options)
+	o.ctx = ctx
+	err := run(ctx, o, p)
+	if err != nil && ctx.Err() != nil {
+		return errInterrupted
+	}
+	return err
+}
+
+func run(ctx context.Context, o *Options, p *Printer) error {
 	switch {
 	case o.Process:
 		return runProcess(ctx, o, p)
@@ -56,6 +67,9 @@ func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
 		return nil, err
 	}
 	d, err := device.New(cfg)
+	if errors.Is(err, netdev.ErrNoInterface) || errors.Is(err, netdev.ErrNoAddress) {
+		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +261,7 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 	}
 	c := newConn(raw)
 	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
 	for _, size := range o.sizes() {
 		r, err := clientOnce(o.forSize(size), dev, c)
 		if err != nil {
@@ -411,5 +426,8 @@ func (e *endpoint) serveData(client remote, c *conn) error {
 	if err != nil {
 		return err
 	}
-	return <-ended
+	if err = <-ended; err != nil {
+		return fmt.Errorf("the client is gone: %w", err)
+	}
+	return nil
 }
