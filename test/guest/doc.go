@@ -36,7 +36,7 @@ func Available() error {
 	if os.Geteuid() != 0 {
 		return missing("a network namespace with a tap device needs root; run the tests as root")
 	}
-	for _, name := range []string{qemu, "busybox", "ip", "depmod", "xz", "apt-get", "dpkg-deb", "gcc"} {
+	for _, name := range []string{qemu, "busybox", "ip", "depmod", "xz", "apt-get", "dpkg-deb", "gcc", "tshark"} {
 		if _, err := exec.LookPath(name); err != nil {
 			return missing("no %s; run scripts/packages.sh build guest", name)
 		}
