@@ -43,8 +43,9 @@ type Config struct {
 // Waking is the policy of the unit's thread while there is nothing to do. The zero value is the
 // default: spin for a short while if a core is free, else sleep.
 type Waking struct {
-	SpinNanos int64 // longest spin. Default 200 us; negative: never spin
-	Always    bool  // spin for ever, whatever the load: for measurements on idle machines
+	SpinNanos  int64 // longest spin. Default 200 us; negative: never spin
+	SleepNanos int64 // longest sleep. Default 1 s, after which everything is looked at in any case
+	Always     bool  // spin for ever, whatever the load: for measurements on idle machines
 }
 
 const (
@@ -112,6 +113,9 @@ func New(cfg Config) (*Unit, error) {
 		back: make([]link.Packet, 0, batchPackets), done: make(chan struct{})}
 	if u.waking.SpinNanos == 0 {
 		u.waking.SpinNanos = 200_000
+	}
+	if u.waking.SleepNanos <= 0 {
+		u.waking.SleepNanos = longestSleep
 	}
 	w, err := newWaiter(cfg.Net)
 	if err != nil {
@@ -188,6 +192,9 @@ func (u *Unit) Drain() {
 
 // Ring rings the doorbell of a queue pair of this process, and drives the unit if nobody does.
 func (u *Unit) Ring(q *nic.QP) {
+	if u.closed.Load() {
+		return
+	}
 	u.rings.mu.Lock()
 	u.rings.q = append(u.rings.q, q)
 	u.rings.n.Store(int32(len(u.rings.q)))
@@ -217,7 +224,7 @@ func (u *Unit) drive(f func(*Unit)) bool {
 	f(u)
 	wake := u.oversleeps()
 	u.mu.Unlock()
-	for u.rings.n.Load() != 0 && u.mu.TryLock() {
+	for u.rings.n.Load() != 0 && !u.closed.Load() && u.mu.TryLock() {
 		if !u.closed.Load() {
 			u.send()
 		}
@@ -225,10 +232,10 @@ func (u *Unit) drive(f func(*Unit)) bool {
 		u.mu.Unlock()
 	}
 	restore()
+	u.lastCall.Store(Now())
 	if wake {
 		u.waiter.wake()
 	}
-	u.lastCall.Store(Now())
 	u.counters.CallerSteps.Add(1)
 	return true
 }

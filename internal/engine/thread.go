@@ -107,7 +107,7 @@ func (u *Unit) sleep() {
 // timeout is how long the unit may sleep. The unit is held.
 func (u *Unit) timeout() int64 {
 	now := Now()
-	timeout := int64(longestSleep)
+	timeout := u.waking.SleepNanos
 	earliest := func(t int64) {
 		if t != 0 {
 			timeout = min(timeout, t-now)
