@@ -15,8 +15,9 @@ const (
 	bombBeyond          // a byte beyond the region
 	bombBefore          // a byte before it
 	bombRights
-	bombForeign // a key of another protection domain
-	bombStale   // a key of a region that is gone
+	bombQPRights // the peer's queue pair does not allow it
+	bombForeign  // a key of another protection domain
+	bombStale    // a key of a region that is gone
 	bombDeregistered
 	bombHole // a page of the peer's memory is gone
 	bombMisaligned
@@ -33,7 +34,7 @@ const (
 )
 
 var bombNames = [bombKinds]string{"bad remote key", "remote address that wraps", "remote address beyond the region",
-	"remote address before the region", "no remote rights", "key of another protection domain", "stale remote key",
+	"remote address before the region", "no remote rights", "no right at the remote queue pair", "key of another protection domain", "stale remote key",
 	"region deregistered meanwhile", "hole in the remote memory", "misaligned atomic", "bad local key",
 	"local address that wraps", "hole in the local memory", "no local write right", "local region deregistered meanwhile", "receive too short",
 	"receive with a bad key", "hole in the receive buffer"}
@@ -43,7 +44,7 @@ func (k bombKind) ops() []ring.SendOpcode {
 	switch k {
 	case noBomb:
 		return nil
-	case bombBadKey, bombRights, bombStale, bombForeign, bombBefore:
+	case bombBadKey, bombRights, bombQPRights, bombStale, bombForeign, bombBefore:
 		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpWriteImm, ring.OpFetchAdd, ring.OpCompareSwap}
 	case bombMisaligned:
 		return []ring.SendOpcode{ring.OpFetchAdd, ring.OpCompareSwap}
@@ -90,6 +91,8 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 	case bombRights:
 		s := p.mem.regions[pick(w, regionLocal, regionSource)]
 		x.rkey, x.raddr = s.mr.RKey(), s.iova+uint64(w.rng.IntN(s.size-x.n)&^7)
+	case bombQPRights:
+		x.allowed = statuses(ring.StatusRemAccessErr, ring.StatusRemInvReqErr)
 	case bombForeign:
 		x.rkey = p.alien.RKey()
 		if x.isAtomic() {
@@ -131,12 +134,42 @@ func (w *world) deregister(h *host, mr *nic.MR, x *work) {
 	w.note(h, "deregisters key %x", mr.RKey())
 	w.must(mr.Dereg(), "deregistering memory")
 	target := []seg{x.remote}
-	if x.isWrite() && !x.final {
-		if !h.mem.mixes(target, x.data) {
+	if x.isWrite() && !x.final && !x.landed {
+		_, x.landed = h.mem.holds(target, x.data)
+		if !x.landed && !h.mem.mixes(target, x.data) {
 			w.fail("%s left bytes in its target that are neither old nor its own", x)
 		}
-		h.mem.accept(target)
 	}
+	x.closed = true
+	h.mem.scribble(target)
+}
+
+// deregisterLocal is deregister for entry i of x's own list.
+func (w *world) deregisterLocal(h *host, mr *nic.MR, x *work, i int) {
+	w.note(h, "deregisters local key %x", mr.LKey())
+	w.must(mr.Dereg(), "deregistering memory")
+	x.shut, x.shutLanded = x.local[i], x.landed
+	if x.op == ring.OpRead && !x.landed && !x.final {
+		off := 0
+		for _, s := range x.local[:i] {
+			off += s.n
+		}
+		_, x.shutLanded = h.mem.holds([]seg{x.shut}, x.data[off:off+x.shut.n])
+		if !h.mem.mixes([]seg{x.shut}, x.data[off:]) {
+			w.fail("%s left bytes in its buffer that are neither old nor its own", x)
+		}
+	}
+	h.mem.scribble([]seg{x.shut})
+}
+
+// scribble is the program, using memory for something else: what it writes is what must stay there.
+func (a *arena) scribble(segs []seg) {
+	for _, s := range segs {
+		for i := s.off; i < s.off+s.n; i++ {
+			a.space.Mem[i] ^= 0xff
+		}
+	}
+	a.accept(segs)
 }
 
 // hole makes a part of s inaccessible, as if the program had unmapped it.
@@ -168,10 +201,7 @@ func (w *world) plantLocal(q *qpair, x *work, k bombKind) {
 		x.mustFail, x.partial = false, true
 		mr := w.temporary(q.h, x.local[i])
 		x.sge[i].LKey = mr.LKey()
-		w.after(w.nanos(1000, 300_000), func() {
-			w.note(q.h, "deregisters local key %x", mr.LKey())
-			w.must(mr.Dereg(), "deregistering memory")
-		})
+		w.after(w.nanos(1000, 300_000), func() { w.deregisterLocal(q.h, mr, x, i) })
 	}
 }
 
@@ -221,4 +251,17 @@ func (x *work) someEntryIn(n int) int {
 		n -= s.n
 	}
 	return -1
+}
+
+// permits tells whether a queue pair with these rights lets the peer do op.
+func permits(rights nic.Access, op ring.SendOpcode) bool {
+	switch op {
+	case ring.OpWrite, ring.OpWriteImm:
+		return rights&nic.AccessRemoteWrite != 0
+	case ring.OpRead:
+		return rights&nic.AccessRemoteRead != 0
+	case ring.OpCompareSwap, ring.OpFetchAdd:
+		return rights&nic.AccessRemoteAtomic != 0
+	}
+	return true
 }

@@ -12,7 +12,7 @@ import (
 func (w *world) addDatagrams(h *host) {
 	q := w.addQP(h, nic.UD)
 	q.number, q.bombAt = 1, -1
-	q.attr = nic.Attr{QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
+	q.attr = nic.Attr{PKeyIndex: h.partition(0), QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
 	w.uds = append(w.uds, q)
 }
 

@@ -44,6 +44,9 @@ func (w *world) checkComplete(q *qpair) {
 		case x.signalled || !q.errState && !w.finished(x):
 			w.fail("liveness: %s never completes, %v is in %v", x, q, state)
 		}
+		if x.closed && !x.landed {
+			continue
+		}
 		w.silent(x)
 	}
 	q.nextSend = len(q.sends)
@@ -55,7 +58,7 @@ func (w *world) checkComplete(q *qpair) {
 // finished tells whether an unsignalled work request at the end of a queue was carried out.
 func (w *world) finished(x *work) bool {
 	switch {
-	case x.q.ud:
+	case x.q.ud, x.closed: // nobody can tell
 		return true
 	case x.fetches():
 		return x.arrived()
@@ -72,14 +75,9 @@ func (w *world) resolve(x *work) {
 	case x.isAtomic():
 		x.q.h.mem.accept(x.local)
 	case x.op == ring.OpRead:
-		// A READ goes out in pieces, of which the first may be within bounds: what a failed one leaves
-		// in its own buffer is not specified.
-		if !x.mustFail && !x.q.h.mem.mixes(x.local, x.data) {
-			w.fail("%s left bytes in its buffer that are neither old nor its own", x)
-		}
-		x.q.h.mem.accept(x.local)
+		w.resolveRead(x)
 	case x.isWrite() && !x.landed:
-		if x.mustFail && !x.partial {
+		if x.mustFail && !x.partial || x.closed {
 			return // nothing of it may be there: the comparison at the end tells
 		}
 		target, p := []seg{x.remote}, x.remote.r.a
@@ -87,6 +85,21 @@ func (w *world) resolve(x *work) {
 			w.fail("%s left bytes in its target that are neither old nor its own", x)
 		}
 		p.accept(target)
+	}
+}
+
+// resolveRead is resolve for a READ. It goes out in pieces, of which the first may be within bounds:
+// what one that must fail leaves in its own buffer is not specified.
+func (w *world) resolveRead(x *work) {
+	mem, data := x.q.h.mem, x.data
+	for _, s := range x.local {
+		if s != x.shut {
+			if !x.mustFail && !mem.mixes([]seg{s}, data) {
+				w.fail("%s left bytes in its buffer that are neither old nor its own", x)
+			}
+			mem.accept([]seg{s})
+		}
+		data = data[s.n:]
 	}
 }
 

@@ -29,8 +29,16 @@ func (w *world) forge() {
 		op = roce.UDSendOnly
 	}
 	pkt := w.forgePacket(q, op)
+	if !q.ud && w.chance(25) { // a ghost: the peer itself answers what was never sent (9.7.6.1)
+		path.Src = q.peer.h.addrs[fam]
+		pkt = w.forgePacket(q, roce.RCAck)
+		psn := roce.PSN(q.attr.SQPSN).Add(int(q.psnCount) + w.between(500, 5000))
+		roce.BTH(pkt).SetPSN(psn)
+	}
 	w.notePacket(h, "is sent a forged", pkt)
-	h.arrive(w.packet(&path, pkt))
+	p := w.packet(&path, pkt)
+	p.forged = true
+	h.arrive(p)
 }
 
 // stranger is an address that q is not connected to.

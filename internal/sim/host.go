@@ -16,6 +16,7 @@ type host struct {
 	index int
 	nic   *nic.NIC
 	mtu   int
+	pkeys []uint16
 	addrs [2]netip.Addr // IPv4 and IPv6, the GID table
 	pd    *nic.PD
 	other *nic.PD // a second protection domain, of another program

@@ -168,10 +168,7 @@ func (w *world) succeed(x *work) {
 	case x.isAtomic():
 		w.fetched(x)
 	case x.op == ring.OpRead:
-		if at, ok := x.q.h.mem.holds(x.local, x.data); !ok {
-			w.fail("%s is complete, but its byte %d is not in memory", x, at)
-		}
-		x.q.h.mem.accept(x.local)
+		w.checkRead(x)
 		x.landed = true
 	case x.isWrite():
 		w.land(x)
@@ -179,6 +176,18 @@ func (w *world) succeed(x *work) {
 	if x.consumes() && !x.q.peer.deaf && !(x.match.done && x.match.match == x && x.match.success) {
 		w.fail("%s is complete, but its receive %x at %v is not", x, x.match.id, x.match.q)
 	}
+}
+
+// checkRead checks that all of a READ is in its buffer.
+func (w *world) checkRead(x *work) {
+	mem, data := x.q.h.mem, x.data
+	for _, s := range x.local {
+		if at, ok := mem.holds([]seg{s}, data[:s.n]); !ok && !(s == x.shut && x.shutLanded) {
+			w.fail("%s is complete, but its byte %d is not in memory", x, len(x.data)-len(data)+at)
+		}
+		data = data[s.n:]
+	}
+	mem.accept(x.local)
 }
 
 // fetched takes note of what an atomic found.
@@ -286,6 +295,8 @@ func (w *world) checkReceiveFields(r, m *work, e *ring.CQE) {
 		w.fail("%s for %s completes with flags %#x", r, m, e.Flags)
 	case m.withImm() && e.Imm != imm:
 		w.fail("%s for %s completes with immediate %x instead of %x", r, m, e.Imm, imm)
+	case e.PKeyIndex != r.q.attr.PKeyIndex:
+		w.fail("%s for %s completes with P_Key index %d", r, m, e.PKeyIndex)
 	case e.SrcQP != m.q.qp.Num():
 		w.fail("%s for %s completes with source QP %06x", r, m, e.SrcQP)
 	}

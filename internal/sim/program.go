@@ -178,7 +178,15 @@ func (w *world) nextSend(q *qpair) *work {
 		bomb = q.bombKind
 	}
 	x.op = w.chooseOp(bomb)
+	if permitted := permits(q.peer.attr.AccessFlags, x.op); permitted == (bomb == bombQPRights) {
+		if bomb = noBomb; !permitted {
+			x.op = ring.OpSend
+		}
+	}
 	x.n = w.size(q.mtu)
+	if bomb == bombDeregistered || bomb == bombLocalDeregistered {
+		x.n = w.between(1, 16*q.mtu) // it should take a while
+	}
 	if bomb != noBomb {
 		x.n = max(x.n, 16)
 	}
@@ -186,7 +194,7 @@ func (w *world) nextSend(q *qpair) *work {
 		x.n = 8
 	}
 	if r := q.peer.promised(len(q.consuming)); bomb.local() && x.op != ring.OpRead && r != nil && r.capacity() < x.n {
-		x.op = ring.OpWrite // one error at a time
+		bomb = noBomb // one error at a time
 	}
 	x.imm = w.rng.Uint32()
 	x.signalled = q.sigAll || w.chance(60)
@@ -356,7 +364,7 @@ func (w *world) provide(q *qpair, x *work, bomb bombKind) bool {
 			need += w.rng.IntN(200)
 		}
 		if bomb == bombShortRecv {
-			need = w.rng.IntN(max(1, x.n))
+			need = max(0, pick(w, x.n-1, w.rng.IntN(max(1, x.n))))
 		}
 		if r = w.newReceive(p, need); r == nil {
 			return false
@@ -473,12 +481,7 @@ func (w *world) post(q *qpair, x *work) {
 	w.must(q.sq.Publish(), "posting a send")
 	w.posted(q, x)
 	if x.inline { // the buffer is the program's again
-		for _, s := range x.local {
-			for i := s.off; i < s.off+s.n; i++ {
-				q.h.mem.space.Mem[i] ^= 0xff
-			}
-		}
-		q.h.mem.accept(x.local)
+		q.h.mem.scribble(x.local)
 	}
 }
 

@@ -100,11 +100,14 @@ type work struct {
 	takes            int   // which of the peer's receives it consumes, -1: none
 
 	// Intended errors.
-	allowed   statusSet // besides success, or besides flush
-	mustFail  bool
-	partial   bool // it may have been carried out in part
-	remoteErr bool // found by the responder
-	why       string
+	allowed    statusSet // besides success, or besides flush
+	mustFail   bool
+	partial    bool // it may have been carried out in part
+	remoteErr  bool // found by the responder
+	closed     bool // its target was taken away
+	shut       seg  // the part of local that was
+	shutLanded bool // and whether what belongs there had arrived before
+	why        string
 
 	done    bool // its completion was seen, or is not to come any more
 	success bool

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"slices"
 
 	"rnic/internal/fault"
 	"rnic/internal/nic"
@@ -71,6 +72,8 @@ func (w *world) addHost(i int) {
 	h.addrs = [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}),
 		netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(1 + i)})}
 	cfg := nic.Config{Seed: w.rng.Uint64(), MTU: uint32(h.mtu), Planted: w.cfg.Planted}
+	h.pkeys = pick(w, []uint16{0xffff, 0x8001}, []uint16{0x8001, 0xffff}, []uint16{0x8123, 0x8001, 0xffff})
+	cfg.PKeys = h.pkeys
 	cfg.Policy.NoEarlyResend = w.chance(30)
 	if w.chance(30) {
 		cfg.Policy.MinResendNanos = w.nanos(50_000, 5_000_000)
@@ -111,6 +114,11 @@ func (w *world) randomWindows() (p nic.WindowPolicy) {
 	p.QPMax, p.PeerMax = p.QPMin+uint32(w.between(0, 100_000)), p.PeerMin+uint32(w.between(0, 100_000))
 	p.PacketOverhead = uint32(w.between(0, 1000))
 	return p
+}
+
+// partition is the host's index of the first or second of two partitions that all hosts are in.
+func (h *host) partition(n int) uint16 {
+	return uint16(slices.Index(h.pkeys, []uint16{0xffff, 0x8001}[n]))
 }
 
 // register registers region r, number n, of a host.
@@ -218,8 +226,10 @@ func (w *world) connect(c *conn) {
 	w.negotiate(c)
 	for _, q := range []*qpair{a, b} {
 		q.number++
-		w.modify(q, &nic.Attr{State: nic.Init, Port: 1, AccessFlags: allAccess},
-			nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
+		attr := q.attr
+		attr.State = nic.Init
+		w.modify(q, &attr, nic.AttrState|
+			nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
 		w.plan(q)
 	}
 	for _, q := range []*qpair{a, b} {
@@ -259,11 +269,14 @@ func (w *world) negotiate(c *conn) {
 	code := w.between(1, int(roce.MTUCode(min(a.h.mtu, b.h.mtu))))
 	for _, q := range []*qpair{a, b} {
 		q.epoch = epoch{mtu: roce.MTUBytes(uint8(code)), rnrOff: noOffset}
-		q.attr = nic.Attr{PathMTU: uint8(code), DestQPN: q.peer.qp.Num(), SQPSN: w.randomPSN(),
+		q.attr = nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: uint8(code), DestQPN: q.peer.qp.Num(), SQPSN: w.randomPSN(),
 			MinRNRTimer: uint8(pick(w, w.between(1, 14), w.between(1, 14), w.between(0, 31))),
 			Timeout:     uint8(w.between(10, 14)), RetryCnt: 7, RNRRetry: 7,
 			AH: nic.AHAttr{DGID: gidOf(q.peer.h, c.family), SGIDIndex: uint8(c.family), HopLimit: 64,
 				IsGlobal: true, Port: 1, TrafficClass: uint8(w.rng.Uint32()) &^ 3}}
+		if w.chance(15) {
+			q.attr.AccessFlags &^= pick(w, nic.AccessRemoteWrite, nic.AccessRemoteRead, nic.AccessRemoteAtomic)
+		}
 		if w.chance(15) {
 			q.attr.RetryCnt = uint8(w.rng.IntN(7))
 		}
@@ -271,7 +284,9 @@ func (w *world) negotiate(c *conn) {
 			q.attr.RNRRetry = uint8(w.rng.IntN(7))
 		}
 	}
+	partition := w.rng.IntN(2)
 	for _, q := range []*qpair{a, b} {
+		q.attr.PKeyIndex = q.h.partition(partition)
 		q.attr.RQPSN = q.peer.attr.SQPSN
 		q.attr.MaxRDAtomic = uint8(pick(w, 1, 2, 4, 16))
 		q.peer.attr.MaxDestRDAtomic = q.attr.MaxRDAtomic + uint8(pick(w, 0, 0, 1, 8))

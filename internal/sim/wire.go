@@ -11,8 +11,9 @@ import (
 
 // packet is a packet under way: from BTH to pad, and behind it room for the ICRC.
 type packet struct {
-	path roce.Path
-	data []byte
+	path   roce.Path
+	data   []byte
+	forged bool
 }
 
 // wire carries packets from one host to another, or to the same one, with faults of its own.
@@ -192,7 +193,7 @@ func (w *world) packet(path *roce.Path, data []byte) *packet {
 	} else {
 		p = &packet{data: make([]byte, 0, roce.MaxPacketSize)}
 	}
-	p.path = *path
+	p.path, p.forged = *path, false
 	p.data = append(p.data[:0], data...)
 	return p
 }
