@@ -82,7 +82,6 @@ type Unit struct {
 	sleeping atomic.Bool
 	wakeAt   int64        // until when the thread sleeps, if it does; guarded by mu
 	lastCall atomic.Int64 // when a caller last drove the unit
-	callers  atomic.Int32 // callers that said they poll
 	waiter   *waiter
 	cores    coreWatch
 	closed   atomic.Bool

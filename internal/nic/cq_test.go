@@ -31,7 +31,6 @@ var (
 
 // Vol. 1, 11.4.2.2 (request completion notification).
 func TestCompletionNotification(t *testing.T) {
-	const none = EventType(254)
 	type push struct {
 		e         *ring.CQE
 		solicited bool

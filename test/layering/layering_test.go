@@ -28,7 +28,7 @@ const (
 // below one of these counts as that one (internal/link/udp as internal/link),
 // and may always import its own. Tests may import anything.
 var mayImport = map[string][]string{
-	"verbs":            {"internal/device", "internal/ring"},
+	"verbs":            append([]string{"internal/device", "internal/ring", "internal/dma"}, vocabulary...),
 	"cm":               {"internal/device", "internal/ring"},
 	"internal/roce":    {},
 	"internal/ring":    {},
@@ -45,11 +45,16 @@ var mayImport = map[string][]string{
 		"internal/shm", "internal/link"},
 	"internal/netdev": {},
 	"internal/device": {"internal/nic", "internal/ibcm", "internal/ring", "internal/hostmem", "internal/dma",
-		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev"},
+		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
-	"internal/uverbs":  {"internal/device", "internal/sandbox", "internal/ring"},
+	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
+		"internal/shm"}, vocabulary...),
 	"internal/ucm":     {"internal/device", "internal/sandbox", "internal/ring"},
 }
+
+// vocabulary is what front ends need to speak of a device's objects: attributes, states, addresses, and
+// the memory that they register. They drive none of it: that is the device's.
+var vocabulary = []string{"internal/nic", "internal/roce", "internal/hostmem"}
 
 // unlayered packages may import everything, and no layer may import them.
 // internal/perf is a part of cmd/rnic.
