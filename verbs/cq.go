@@ -39,7 +39,7 @@ type WC struct {
 }
 
 // Err is nil for a successful completion; else it wraps the Status.
-func (w *WC) Err() error {
+func (w WC) Err() error {
 	if w.Status == StatusSuccess {
 		return nil
 	}
