@@ -45,8 +45,9 @@ type runConfig struct {
 	Verbose, NoIoctl        bool
 }
 
-// fewCores is the number of cores up to which programs that poll start at a nice value.
-const fewCores = 4
+// fewCores is the number of cores up to which the program starts at a nice value: with two programs that poll there,
+// no core is left for the NIC.
+const fewCores = 2
 
 // runError carries an exit code of its own. An empty message prints nothing.
 type runError struct {
