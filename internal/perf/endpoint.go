@@ -21,8 +21,11 @@ const maxRecvSlots = 16000
 // recvSlots is how many buffers each queue pair has for what comes in. Receives are posted for more
 // messages than are in flight: a message that finds none costs the pause of an RNR NAK.
 func (o *Options) recvSlots() int {
-	if o.Kind.Verb != "send" || o.Kind.Latency {
+	switch {
+	case o.Kind.Verb != "send":
 		return o.slots()
+	case o.Kind.Latency:
+		return lazySends
 	}
 	return min(4*o.slots(), maxRecvSlots)
 }
@@ -84,7 +87,7 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 		return nil, err
 	}
 	for range o.QueuePairs {
-		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + 1,
+		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
 			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline})
 		if err != nil {
 			return nil, err

@@ -61,8 +61,15 @@ func (p *player) send() error {
 	}
 }
 
-// reap takes completions of sends, at least n of them.
+// lazySends is how many completions of a ping-pong's sends may wait to be polled: looking for them in
+// each round would be a part of the round trip.
+const lazySends = 16
+
+// reap takes completions of sends: at least n of them; with n = 0 what is there, once it is worth a look.
 func (p *player) reap(n int) error {
+	if n == 0 && p.flight < lazySends/2 {
+		return nil
+	}
 	for spins := 0; n > 0 || p.flight > 0; {
 		k, err := p.cq.Poll(p.wc[:min(len(p.wc), 8)])
 		if err != nil {
@@ -100,10 +107,11 @@ func (p *player) arrived(n int) (bool, error) {
 		if err := p.recvs[0].Err(); err != nil {
 			return false, err
 		}
-		if err := p.check(n); err != nil {
+		_, slot := fromWRID(p.recvs[0].ID)
+		if err := p.check(n, slot); err != nil {
 			return false, err
 		}
-		return true, p.postRecv(0, 0)
+		return true, p.postRecv(0, slot)
 	}
 	b := p.target(0, 0)
 	if lastByte(b) != mark(n) {
@@ -112,11 +120,11 @@ func (p *player) arrived(n int) (bool, error) {
 			return false, nil
 		}
 	}
-	return true, p.check(n)
+	return true, p.check(n, 0)
 }
 
-func (p *player) check(n int) error {
-	b := p.target(0, 0)
+func (p *player) check(n, slot int) error {
+	b := p.target(0, slot)
 	if !p.full || len(b) < 2 {
 		return nil
 	}
