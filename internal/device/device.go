@@ -44,7 +44,7 @@ type GIDEntry struct {
 }
 
 // ackDelay is how long acknowledgements may wait for a quiet moment, in nanoseconds.
-const ackDelay = 50_000
+const ackDelay = 100_000
 
 // Device is one NIC.
 type Device struct {
