@@ -111,7 +111,7 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 		x.partial = true
 		mr := w.temporary(p, x.remote)
 		x.rkey = mr.RKey()
-		w.after(w.nanos(1000, 300_000), func() { w.deregister(p, mr, x) })
+		w.after(w.nanos(1000, pick(w, int64(50_000), 300_000)), func() { w.deregister(p, mr, x) })
 	case bombHole:
 		x.allowed = statuses(ring.StatusRemOpErr, ring.StatusRemAccessErr)
 		x.partial = true

@@ -169,6 +169,11 @@ func (h *host) transmit() {
 		if !more {
 			return
 		}
+		if w.chance(25) { // the rest has to wait: other things happen in between
+			h.driving = true
+			w.after(w.nanos(0, 20_000), h.drive)
+			return
+		}
 		if len(h.tx.Packets) == 0 && turn > 1000 {
 			w.fail("liveness: host %d's NIC asks for another batch and puts nothing in it", h.index)
 		}

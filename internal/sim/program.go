@@ -185,7 +185,7 @@ func (w *world) nextSend(q *qpair) *work {
 	}
 	x.n = w.size(q.mtu)
 	if bomb == bombDeregistered || bomb == bombLocalDeregistered {
-		x.n = w.between(1, 16*q.mtu) // it should take a while
+		x.n = w.between(1, 40*q.mtu) // it should take a while
 	}
 	if bomb != noBomb {
 		x.n = max(x.n, 16)
