@@ -27,7 +27,7 @@ type program struct {
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
 	p := &program{cmd: exec.Command("/proc/self/exe", args...)}
-	p.cmd.Env = append(os.Environ(), asProgram+"=1")
+	p.cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0")
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.errOut
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ type child struct {
 func startChild(t *testing.T) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command("/proc/self/exe")}
-	c.cmd.Env = append(os.Environ(), childEnv+"=1")
+	c.cmd.Env = append(os.Environ(), childEnv+"=1", "GORACE=atexit_sleep_ms=0")
 	c.cmd.Stderr = os.Stderr
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := c.cmd.StdoutPipe()

@@ -92,12 +92,12 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 				total++
 			}
 		}
+		if err := b.o.interrupted(); err != nil {
+			return total, err
+		}
 		if n > 0 {
 			last = time.Now()
 			continue
-		}
-		if err := b.o.interrupted(); err != nil {
-			return total, err
 		}
 		if time.Since(last) > stallTimeout {
 			return total, fmt.Errorf("no completion for %v with %d messages in flight", stallTimeout, inFlight)

@@ -188,6 +188,11 @@ func (p *player) latency(r *Result, other *player) error {
 		if p.o.Duration > 0 && i > warm && time.Since(start) >= p.o.Duration || p.o.Duration == 0 && i == warm+p.o.Iterations {
 			break
 		}
+		if i&63 == 0 {
+			if err := p.o.interrupted(); err != nil {
+				return err
+			}
+		}
 		t := time.Now()
 		if err := p.round(i, other); err != nil {
 			return err

@@ -56,7 +56,7 @@ func (o *Options) forSize(size int) *Options {
 	c := *o
 	c.Size = size
 	if o.AllSizes && o.Duration == 0 {
-		c.Iterations = max(50, min(o.Iterations, (1<<30)/size))
+		c.Iterations = min(o.Iterations, max(50, (1<<30)/size))
 	}
 	return &c
 }
