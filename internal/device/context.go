@@ -184,9 +184,17 @@ type MR struct {
 
 // RegMR registers length bytes of space at start; work requests and peers name them by iova.
 func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access nic.Access) (*MR, error) {
+	// The look at the program's memory is taken without the NIC: others' transfers go on meanwhile.
+	err := c.do(func(core *nic.NIC, _ int64) error { return core.AdmitMR(pd.core, start, length, iova, access) })
+	if err == nil {
+		err = nic.CheckMemory(space, start, length, access)
+	}
+	if err != nil {
+		return nil, err
+	}
 	m := &MR{ctx: c}
-	err := c.do(func(core *nic.NIC, _ int64) (err error) {
-		if m.core, err = core.RegMR(pd.core, space, start, length, iova, access); err == nil {
+	err = c.do(func(core *nic.NIC, _ int64) (err error) {
+		if m.core, err = core.RegCheckedMR(pd.core, space, start, length, iova, access); err == nil {
 			m.core.Owner = m
 			c.mrs[m] = struct{}{}
 		}

@@ -70,7 +70,10 @@ type Unit struct {
 	pending []link.Packet // the tail of out that Net did not take yet
 	sources []*source
 	events  func([]nic.Event)
-	rung    []*nic.QP // scratch of drainRung
+	rung    []*nic.QP // scratch of doorbells
+
+	sinceNet int   // steps since the last look at the network
+	netAt    int64 // when something last came from there
 
 	rings struct {
 		mu sync.Mutex
@@ -181,7 +184,7 @@ func (u *Unit) Drain() {
 	defer restore()
 	u.Lock()
 	for range 64 {
-		if u.closed.Load() || !u.step() {
+		if u.closed.Load() || !u.step(lookSometimes) {
 			break
 		}
 	}
@@ -207,7 +210,7 @@ func (u *Unit) Ring(q *nic.QP) {
 // poll call it while there is nothing to be had.
 func (u *Unit) Progress() bool { return u.drive((*Unit).whole) }
 
-func (u *Unit) whole() { u.step() }
+func (u *Unit) whole() { u.step(lookSometimes) }
 
 // drive runs f if nobody else holds the unit. Whoever holds it looks for doorbells once more after it has
 // let go: one who rang meanwhile could not drive.

@@ -8,15 +8,35 @@ import (
 // sendBatches bounds the batches sent in one step, so that receiving gets its turn.
 const sendBatches = 4
 
+// look says whether a step looks at the network. An empty look costs a system call.
+type look uint8
+
+const (
+	lookSometimes look = iota // always while it is in use, else once in a while
+	lookNow                   // something has come
+	lookRarely                // the caller is going to learn from the system whether something has come
+)
+
+const (
+	netEvery = 16        // steps that may pass without a look
+	netInUse = 1_000_000 // nanoseconds since the last packet for which the network counts as in use
+)
+
 // step is one round over everything that may give work, with the unit held. It tells whether
 // there was any.
-func (u *Unit) step() bool {
+func (u *Unit) step(network look) bool {
 	u.counters.Steps.Add(1)
 	now := Now()
 	worked := u.doorbells(now)
 	if u.net != nil {
 		u.tick(u.net, now)
-		worked = u.receive(u.net, now) || worked
+		u.sinceNet++
+		if network == lookNow || u.sinceNet >= netEvery || network == lookSometimes && now-u.netAt < netInUse {
+			u.sinceNet = 0
+			if u.receive(u.net, now) {
+				u.netAt, worked = now, true
+			}
+		}
 	}
 	if u.loop != nil {
 		u.tick(u.loop, now)

@@ -21,6 +21,7 @@ func (u *Unit) run() {
 	defer restore()
 	nap := int64(callerNap)
 	idleSince := int64(0)
+	network := lookNow
 	for !u.closed.Load() {
 		if now := Now(); now-u.lastCall.Load() < callerIdle+nap {
 			u.waiter.nap(nap)
@@ -34,8 +35,9 @@ func (u *Unit) run() {
 		nap = callerNap
 		u.giveWay()
 		u.mu.Lock()
-		worked := u.step()
+		worked := u.step(network)
 		u.mu.Unlock()
+		network = lookSometimes
 		if worked {
 			idleSince = 0
 			continue
@@ -47,7 +49,7 @@ func (u *Unit) run() {
 		if u.maySpin(now, now-idleSince) {
 			continue
 		}
-		u.sleep()
+		network = u.sleep()
 		idleSince = 0
 	}
 }
@@ -56,7 +58,7 @@ func (u *Unit) run() {
 // since it stopped polling.
 func (u *Unit) lookAfter() (worked bool) {
 	for u.mu.TryLock() {
-		worked = u.step()
+		worked = u.step(lookNow)
 		u.mu.Unlock()
 		if u.rings.n.Load() == 0 {
 			break
@@ -84,24 +86,26 @@ func (u *Unit) maySpin(now, idle int64) bool {
 }
 
 // sleep waits for a doorbell, a packet, a timer or a command. Everything is looked at once more
-// after the unit has said that it sleeps, so that nothing is missed between.
-func (u *Unit) sleep() {
+// after the unit has said that it sleeps, so that nothing is missed between. It tells where to look next.
+func (u *Unit) sleep() look {
 	u.mu.Lock()
 	u.waiter.arm(u.sources)
 	u.sleeping.Store(true)
-	if u.step() {
+	if u.step(lookRarely) {
 		u.sleeping.Store(false)
 		u.mu.Unlock()
-		return
+		return lookSometimes
 	}
 	timeout := u.timeout()
 	u.wakeAt = Now() + timeout
 	u.mu.Unlock()
 	u.counters.Sleeps.Add(1)
-	if timeout > 0 {
-		u.waiter.wait(timeout)
+	network := lookNow
+	if timeout > 0 && !u.waiter.wait(timeout) {
+		network = lookRarely
 	}
 	u.sleeping.Store(false)
+	return network
 }
 
 // timeout is how long the unit may sleep. The unit is held.

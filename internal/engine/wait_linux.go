@@ -113,20 +113,38 @@ func (w *waiter) read(fd int) {
 	}
 }
 
-// wait sleeps until something happens, for at most timeout nanoseconds.
-func (w *waiter) wait(timeout int64) { w.waitOn(w.all, timeout) }
+// wait sleeps until something happens, for at most timeout nanoseconds. It tells whether the network has
+// something, or may have.
+func (w *waiter) wait(timeout int64) (network bool) { return w.waitOn(w.all, timeout) }
 
 // nap sleeps until wake, for at most timeout nanoseconds.
 func (w *waiter) nap(timeout int64) { w.waitOn(w.quiet, timeout) }
 
-func (w *waiter) waitOn(epoll int, timeout int64) {
+func (w *waiter) waitOn(epoll int, timeout int64) (network bool) {
 	ts := unix.NsecToTimespec(timeout)
-	_, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&w.ev[0])), uintptr(len(w.ev)),
+	r, _, e := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(epoll), uintptr(unsafe.Pointer(&w.ev[0])), uintptr(len(w.ev)),
 		uintptr(unsafe.Pointer(&ts)), 0, 0)
-	if e == unix.ENOSYS { // before Linux 5.11
-		_, _ = unix.EpollWait(epoll, w.ev[:], int(max(1, timeout/1_000_000)))
+	n := int(r)
+	switch e {
+	case 0:
+	case unix.ENOSYS: // before Linux 5.11
+		var err error
+		if n, err = unix.EpollWait(epoll, w.ev[:], int(max(1, timeout/1_000_000))); err != nil {
+			return true
+		}
+	default:
+		return true
 	}
-	w.read(w.event)
+	for _, ev := range w.ev[:n] {
+		switch int(ev.Fd) {
+		case w.event:
+			w.read(w.event)
+		case w.inotify: // read by arm
+		default:
+			network = true
+		}
+	}
+	return network
 }
 
 // wake ends a wait or nap.

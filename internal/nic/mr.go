@@ -21,25 +21,53 @@ const (
 // range that passes the end of the address space. EOPNOTSUPP: rights for operations that the
 // device does not have. EFAULT: the program's memory does not allow it. ENOMEM: the limit.
 func (n *NIC) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
-	const op = "register memory region"
-	if !pd.usable(n) {
-		return nil, refuse(EINVAL, op, "", "no such protection domain")
-	}
-	if err := checkAccess(op, access); err != nil {
+	if err := n.AdmitMR(pd, start, length, iova, access); err != nil {
 		return nil, err
+	}
+	if err := CheckMemory(space, start, length, access); err != nil {
+		return nil, err
+	}
+	return n.RegCheckedMR(pd, space, start, length, iova, access)
+}
+
+const opRegister = "register memory region"
+
+// AdmitMR is the part of RegMR that comes before the program's memory is looked at.
+func (n *NIC) AdmitMR(pd *PD, start, length, iova uint64, access Access) error {
+	if !pd.usable(n) {
+		return refuse(EINVAL, opRegister, "", "no such protection domain")
+	}
+	if err := checkAccess(opRegister, access); err != nil {
+		return err
 	}
 	if access&AccessZeroBased != 0 {
 		iova = 0
 	}
 	if length > -start-1 || length > -iova-1 {
-		return nil, refuse(EINVAL, op, fmt.Sprintf("%#x+%#x at %#x", start, length, iova),
+		return refuse(EINVAL, opRegister, fmt.Sprintf("%#x+%#x at %#x", start, length, iova),
 			"the range passes the end of the address space")
 	}
 	if len(n.mrs) >= n.limits.MaxMR {
-		return nil, refuse(ENOMEM, op, "", "the limit of memory regions is reached: deregister some")
+		return refuse(ENOMEM, opRegister, "", "the limit of memory regions is reached: deregister some")
 	}
+	return nil
+}
+
+// CheckMemory is the part of RegMR that looks at the program's memory, which may take long: it needs no NIC.
+func CheckMemory(space hostmem.Space, start, length uint64, access Access) error {
 	if err := space.Check(start, length, access&AccessLocalWrite != 0); err != nil {
-		return nil, refuse(EFAULT, op, fmt.Sprintf("%#x+%#x", start, length), err.Error())
+		return refuse(EFAULT, opRegister, fmt.Sprintf("%#x+%#x", start, length), err.Error())
+	}
+	return nil
+}
+
+// RegCheckedMR is RegMR without CheckMemory, which must have been called.
+func (n *NIC) RegCheckedMR(pd *PD, space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
+	if err := n.AdmitMR(pd, start, length, iova, access); err != nil {
+		return nil, err
+	}
+	if access&AccessZeroBased != 0 {
+		iova = 0
 	}
 	m := &MR{nic: n, pd: pd, space: space, start: start, length: length, iova: iova,
 		access: access &^ AccessOptional, key: n.newMRKey()}
