@@ -48,4 +48,19 @@ ordinary=
 [ "$(id -u)" != 0 ] || ordinary="setpriv --reuid 65534 --regid 65534 --clear-groups"
 # A port of our own: something may use perftest's.
 port=$((20000 + $$ % 10000))
-$ordinary sh -c 'cd / && ulimit -l 64 && exec "$@"' sh "$dir/rnic" run -- "$dir/pair" "$port" "$dir/log/server" "$@"
+# Perftest measures the processor's clock first, and gives up on a busy machine: that is not about the NIC.
+calibration='Correlation coefficient r^2'
+try=1
+while :; do
+	status=0
+	$ordinary sh -c 'cd / && ulimit -l 64 && exec "$@"' sh "$dir/rnic" run -- "$dir/pair" "$port" "$dir/log/server" "$@" \
+		>"$dir/out" 2>&1 || status=$?
+	if [ "$try" -lt 5 ] && grep -q "$calibration" "$dir/out"; then
+		try=$((try + 1)) port=$((port + 1))
+		sleep 1
+		continue
+	fi
+	break
+done
+cat "$dir/out"
+exit "$status"
