@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"math/rand/v2"
 	"sync"
 
 	"rnic/internal/hostmem"
@@ -50,16 +51,22 @@ var arenaPool = sync.Pool{New: func() any {
 	return &buffers{make([]byte, arenaBytes), make([]byte, arenaBytes)}
 }}
 
-// newArena returns memory full of random bytes.
+// noise is random bytes, the same in every run: filling memory anew would take longer than the run.
+var noise = sync.OnceValue(func() []byte {
+	b := make([]byte, arenaBytes)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < len(b); i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], rng.Uint64())
+	}
+	return b
+})
+
+// newArena returns memory full of noise that begins somewhere.
 func (w *world) newArena() *arena {
 	b := arenaPool.Get().(*buffers)
-	x := w.rng.Uint64() | 1
-	for i := 0; i < len(b.mem); i += 8 { // xorshift64: quick, and no byte is like its neighbour
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		binary.LittleEndian.PutUint64(b.mem[i:], x)
-	}
+	at := w.rng.IntN(arenaBytes)
+	n := copy(b.mem, noise()[at:])
+	copy(b.mem[n:], noise())
 	copy(b.want, b.mem)
 	base := (1<<32 + w.rng.Uint64N(1<<46)) &^ (pageBytes - 1)
 	return &arena{space: hostmem.Bytes{Base: base, Mem: b.mem}, want: b.want}
@@ -170,7 +177,11 @@ func (a *arena) mixes(segs []seg, data []byte) bool {
 	return true
 }
 
+// firstDifference is where a and b, of equal length, differ first; their length if they do not.
 func firstDifference(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return len(a)
+	}
 	for i := range a {
 		if a[i] != b[i] {
 			return i

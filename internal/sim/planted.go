@@ -41,7 +41,7 @@ func PlantedByName(name string) (nic.Planted, error) {
 	}
 	p, ok := plantedNames[name]
 	if !ok {
-		return 0, fmt.Errorf("sim: there is no fault %q to plant: choose one of %v", name, PlantedNames())
+		return 0, fmt.Errorf("there is no fault %q to plant: choose one of %v", name, PlantedNames())
 	}
 	return p, nil
 }
