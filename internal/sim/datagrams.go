@@ -27,22 +27,31 @@ func (w *world) startDatagrams(q *qpair) {
 	w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
 	q.ready = true
 	q.left = w.between(0, 40)
+	if q.left > 0 && w.chance(15) {
+		q.bombAt = w.rng.IntN(q.left)
+	}
 	w.after(w.nanos(0, 50_000), func() { w.stepDatagrams(q) })
 	w.after(0, func() { w.receiveDatagrams(q, w.between(0, 60)) })
 	if w.chance(20) {
 		w.after(w.nanos(0, 600_000), func() {
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
-			w.after(w.nanos(0, 1_000_000), func() { w.endDatagrams(q) })
+			w.endDatagrams(q)
 		})
 	}
 }
 
 // endDatagrams resets a queue pair that is in ERR, once everything must have been flushed.
 func (w *world) endDatagrams(q *qpair) {
-	q.down = true
-	w.after(flushNanos, func() {
+	if q.ending {
+		return
+	}
+	q.ending = true
+	posting := w.nanos(0, 1_000_000) // work requests go on being posted, and flushed
+	w.after(posting, func() { q.down = true })
+	w.after(posting+flushNanos, func() {
 		w.settle(q)
+		q.ready = false
 		w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
 	})
 }
@@ -57,6 +66,9 @@ func (w *world) receiveDatagrams(q *qpair, left int) {
 		r := w.newReceive(q, size)
 		if r == nil {
 			return
+		}
+		if w.chance(1) {
+			w.spoilReceive(r, roce.GRHSize)
 		}
 		w.postReceive(q, r)
 		left--
@@ -101,7 +113,34 @@ func (w *world) newDatagram(q *qpair) *work {
 	if !w.fillSource(q, x, noBomb) {
 		return nil
 	}
+	if len(q.sends) == q.bombAt {
+		w.spoilDatagram(q, x)
+	}
 	return x
+}
+
+// spoilDatagram makes an error of the sender's own.
+func (w *world) spoilDatagram(q *qpair, x *work) {
+	x.mustFail = true
+	switch w.rng.IntN(3) {
+	case 0:
+		x.why, x.allowed = ": no such address handle", statuses(ring.StatusLocQPOpErr)
+		x.strayAH = true
+	case 1:
+		x.why, x.allowed = ": longer than the MTU", statuses(ring.StatusLocLenErr)
+		s := q.h.mem.regions[regionSource]
+		x.inline, x.n = false, q.h.mtu+1
+		x.local = []seg{{s, s.off, x.n}}
+		x.data = collect(q.h.mem.space.Mem, x.local)
+		x.describe()
+	default:
+		if i := x.someEntryIn(x.n); i >= 0 && !x.inline {
+			x.why, x.allowed = ": "+bombNames[bombBadLKey], statuses(ring.StatusLocProtErr)
+			x.sge[i].LKey ^= 1 << w.rng.IntN(32)
+			return
+		}
+		x.mustFail = false
+	}
 }
 
 // receiveDatagram finds the datagram that a receive holds and checks it.

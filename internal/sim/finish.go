@@ -25,7 +25,7 @@ func (w *world) settle(q *qpair) {
 		case r.success:
 		case !q.ud:
 			w.resolveReceive(r)
-		case q.deaf: // a datagram may be in it, of which nobody heard
+		case q.deaf || r.mustFail: // a datagram may be in it, of which nobody heard
 			q.h.mem.accept(r.local)
 		}
 		r.done, r.final = true, true

@@ -299,7 +299,7 @@ func (w *world) overflowed(h *host, cq *nic.CQ) {
 		w.note(h, "a completion queue of %v overflows", q)
 		q.deaf = true
 		q.progErr = true
-		if q.ud && !q.down {
+		if q.ud {
 			w.endDatagrams(q)
 		}
 	}

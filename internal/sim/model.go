@@ -324,6 +324,9 @@ func (w *world) checkStates(h *host) {
 				w.breakDown(q.conn)
 			}
 		}
+		if q.ud && (inErr || q.sendFault || q.recvFault) {
+			w.endDatagrams(q)
+		}
 		fault := q.sendFault || q.recvFault
 		if fault && !inErr && !q.ud && !q.down && !q.reset {
 			w.fail("%v has reported an error and is in %v", q, q.qp.State())

@@ -521,6 +521,9 @@ func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
 		e.RemoteQKey ^= 1 << w.rng.IntN(31)
 	}
 	e.AHNum = w.addressHandle(q.h, x.dest.h, w.rng.IntN(2)).Num()
+	if x.strayAH {
+		e.AHNum ^= 1 << w.between(8, 31)
+	}
 }
 
 // addressHandle finds or makes the handle for a host.

@@ -20,6 +20,7 @@ type qpair struct {
 	peer           *qpair
 	number         int  // connections made so far
 	gone           bool // destroyed
+	ending         bool // UD: it is going to be reset
 	deaf           bool // a completion queue of it has overflowed
 	epoch
 }
@@ -117,6 +118,7 @@ type work struct {
 
 	// UD
 	dest      *qpair
+	strayAH   bool
 	reachable bool // the destination's Q_Key was right
 	delivered int
 }
