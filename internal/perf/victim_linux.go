@@ -74,6 +74,9 @@ func (v *victimWatch) run(d time.Duration) error {
 				end = time.Now().Add(d)
 			}
 		}
+		if err := v.o.interrupted(); err != nil {
+			return err
+		}
 		if now.After(limit) {
 			return fmt.Errorf("after %v the unmapped page has not been noticed, or %d messages did not complete", stallTimeout, inFlight)
 		}
