@@ -10,7 +10,7 @@ import (
 
 // Clean runs keep every promise: bytes, completions, atomics, and the rules of the wire.
 func TestCleanSeeds(t *testing.T) {
-	seeds := uint64(200)
+	seeds := uint64(400)
 	if raceEnabled {
 		seeds = 24
 	}

@@ -1,0 +1,103 @@
+package sim
+
+import (
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+)
+
+// copyEntries posts a scatter/gather list. An entry without length may name anything.
+func (w *world) copyEntries(to, from []ring.SGE) {
+	for i, e := range from {
+		if e.Length == 0 && w.chance(50) {
+			e.Addr, e.LKey = w.rng.Uint64(), w.rng.Uint32()
+		}
+		to[i] = e
+	}
+}
+
+// post puts a work request into the send queue.
+func (w *world) post(q *qpair, x *work) {
+	var e ring.SendWQE
+	e.WRID, e.Opcode, e.Imm = x.id, x.op, x.imm
+	e.RemoteAddr, e.RKey = x.raddr, x.rkey
+	e.CompareAdd, e.Swap = x.compare, x.swap
+	if x.op == ring.OpFetchAdd {
+		e.CompareAdd = x.add
+	}
+	for _, f := range []struct {
+		on  bool
+		bit ring.SendFlags
+	}{{x.signalled && !(q.sigAll && w.chance(50)), ring.SendSignaled}, {x.fenced, ring.SendFence}, {x.solicited, ring.SendSolicited}, {x.inline, ring.SendInline}} {
+		if f.on {
+			e.Flags |= f.bit
+		}
+	}
+	e.NumSGE = len(x.sge)
+	w.copyEntries(e.SGE[:], x.sge)
+	if x.inline {
+		e.NumSGE, e.InlineLen = 0, copy(e.Inline[:], x.data)
+	}
+	if q.ud {
+		w.addressDatagram(q, x, &e)
+	}
+	q.sq.StoreSend(q.sq.Position(), &e, q.ud)
+	w.must(q.sq.Publish(), "posting a send")
+	w.posted(q, x)
+	if x.inline { // the buffer is the program's again
+		q.h.mem.scribble(x.local)
+	}
+}
+
+// posted tells the model.
+func (w *world) posted(q *qpair, x *work) {
+	x.index = len(q.sends)
+	q.sends = append(q.sends, x)
+	w.note(q.h, "%v posts %s %x of %d bytes, signalled %v fenced %v inline %v%s", q, OpNames[x.op], x.id, x.n,
+		x.signalled, x.fenced, x.inline, x.why)
+	if q.ud {
+		w.count.PostedUD++
+		return
+	}
+	w.count.Posted[x.op]++
+	x.psnOff, x.psnCount = q.psnCount, max(1, uint32((x.n+q.mtu-1)/q.mtu))
+	q.psnCount += x.psnCount
+	if x.consumes() {
+		x.takes = len(q.consuming)
+		q.consuming = append(q.consuming, x)
+	}
+	if x.isAtomic() && !x.mustFail {
+		x.onWord.ops = append(x.onWord.ops, x)
+	}
+	if x.remoteErr {
+		q.peer.hitByPeer = true
+	}
+	if x.allowed != 0 {
+		w.count.Intended++
+		q.bomb = x
+	}
+}
+
+// addressDatagram fills in where a datagram goes.
+func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
+	e.RemoteQPN, e.RemoteQKey = x.dest.qp.Num(), x.dest.attr.QKey
+	if !x.reachable {
+		e.RemoteQKey ^= 1 << w.rng.IntN(31)
+	}
+	e.AHNum = w.addressHandle(q.h, x.dest.h, w.rng.IntN(2)).Num()
+	if x.strayAH {
+		e.AHNum ^= 1 << w.between(8, 31)
+	}
+}
+
+// addressHandle finds or makes the handle for a host.
+func (w *world) addressHandle(h, to *host, family int) *nic.AH {
+	key := ahKey{to, family}
+	if a := h.ahs[key]; a != nil {
+		return a
+	}
+	a, err := h.nic.CreateAH(h.pd, nic.AHAttr{DGID: gidOf(to, family), SGIDIndex: uint8(family), HopLimit: 64,
+		IsGlobal: true, Port: 1})
+	w.must(err, "creating an address handle")
+	h.ahs[key] = a
+	return a
+}
