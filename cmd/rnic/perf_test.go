@@ -180,7 +180,7 @@ func freePort(t *testing.T) string {
 }
 
 // The target buffer is in a child process; one page of one of four queue pairs' buffers goes away in
-// mid-run: remote access error (InfiniBand vol. 1, 9.7.5.2.4), the rest of that queue pair flushed.
+// mid-run: remote access error (InfiniBand vol. 1, 9.7.5.2), the rest of that queue pair flushed.
 func TestPerfMemoryOfAnotherProcess(t *testing.T) {
 	p := run(t, 0, loopback("write-bw", "--memory=process", "-s", "16384", "-n", "300", "-q", "4")...)
 	out := p.out.String()

@@ -123,7 +123,7 @@ func (v *victimWatch) judge(o *Options, hole int, space *dma.Process, base uint6
 	case v.failed != hole:
 		return "", fmt.Errorf("the message into slot %d failed, the page of slot %d is unmapped", v.failed, hole)
 	case v.status != verbs.ErrRemoteAccess:
-		return "", fmt.Errorf("the message into the unmapped page completed with %q, remote access error is due (InfiniBand vol. 1, 9.7.5.2.4)", v.status)
+		return "", fmt.Errorf("the message into the unmapped page completed with %q, remote access error is due (InfiniBand vol. 1, 9.7.5.2)", v.status)
 	}
 	verified := 0
 	for q := range v.qps {
