@@ -125,7 +125,7 @@ func (w *world) spoilDatagram(q *qpair, x *work) {
 	switch w.rng.IntN(3) {
 	case 0:
 		x.why, x.allowed = ": no such address handle", statuses(ring.StatusLocQPOpErr)
-		x.strayAH = true
+		x.strayAH, x.alienAH = true, w.chance(50)
 	case 1:
 		x.why, x.allowed = ": longer than the MTU", statuses(ring.StatusLocLenErr)
 		s := q.h.mem.regions[regionSource]

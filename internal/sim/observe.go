@@ -53,6 +53,12 @@ func (w *world) observeRequest(q *qpair, pkt *roce.Packet) {
 		w.fail("%v sends %s, PSN %06x, %s before the RNR timer has run out", q, pkt.Info.Name, uint32(pkt.BTH.PSN()),
 			clock(q.rnrUntil-w.now))
 	}
+	if off == q.rnrOff && q.rnrCount > q.rnrBound() {
+		w.fail("%v sends %s again after %d RNR NAKs; it may retry %d times", q, x, q.rnrCount, q.attr.RNRRetry)
+	}
+	if x.held && q.qp.State() == nic.SQD {
+		w.fail("%v begins %s in SQD", q, x) // 10.3.1.5
+	}
 	if x.seen {
 		return
 	}
@@ -65,6 +71,19 @@ func (w *world) observeRequest(q *qpair, pkt *roce.Packet) {
 			w.fail("%s has a fence and is sent before %s has completed", x, y)
 		}
 	}
+}
+
+// rnrBound is how many RNR NAKs for one packet the queue pair puts up with. One that comes with the
+// loss of something before it may not count.
+func (q *qpair) rnrBound() int {
+	bound := int(q.attr.RNRRetry)
+	if bound == 7 {
+		return 1 << 30 // for ever
+	}
+	if q.troubled() {
+		bound += 4
+	}
+	return bound
 }
 
 // arrived tells whether the result of a read or an atomic is in memory.
@@ -114,6 +133,10 @@ func (w *world) observeArrival(h *host, p *packet) {
 		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now <= q.rnrUntil {
 			return // of the past, or a copy of the one that is being waited for
 		}
+		if q.rnrOff != off {
+			q.rnrCount = 0
+		}
+		q.rnrCount++
 		q.rnrOff, q.rnrUntil = off, w.now+roce.RNRTimerNanos(pkt.AETH().Syndrome().Value())
 	}
 }

@@ -59,6 +59,7 @@ func (w *world) posted(q *qpair, x *work) {
 		return
 	}
 	w.count.Posted[x.op]++
+	x.held = q.qp.State() == nic.SQD
 	x.psnOff, x.psnCount = q.psnCount, max(1, uint32((x.n+q.mtu-1)/q.mtu))
 	q.psnCount += x.psnCount
 	if x.consumes() {
@@ -84,9 +85,19 @@ func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
 		e.RemoteQKey ^= 1 << w.rng.IntN(31)
 	}
 	e.AHNum = w.addressHandle(q.h, x.dest.h, w.rng.IntN(2)).Num()
-	if x.strayAH {
+	switch {
+	case x.alienAH:
+		e.AHNum = w.alienHandle(q.h, x.dest.h)
+	case x.strayAH:
 		e.AHNum ^= 1 << w.between(8, 31)
 	}
+}
+
+// alienHandle makes a handle of the other protection domain.
+func (w *world) alienHandle(h, to *host) uint32 {
+	a, err := h.nic.CreateAH(h.other, nic.AHAttr{DGID: gidOf(to, 0), HopLimit: 64, IsGlobal: true, Port: 1})
+	w.must(err, "creating an address handle")
+	return a.Num()
 }
 
 // addressHandle finds or makes the handle for a host.

@@ -67,6 +67,7 @@ type epoch struct {
 	lastHeard int64 // when a response arrived
 	rnrOff    uint32
 	rnrUntil  int64
+	rnrCount  int
 }
 
 // work is a posted work request of either queue.
@@ -98,6 +99,7 @@ type work struct {
 	psnOff, psnCount uint32
 	seen             bool  // its first packet was seen
 	sentAt           int64 // when
+	held             bool  // posted in SQD
 	takes            int   // which of the peer's receives it consumes, -1: none
 
 	// Intended errors.
@@ -119,6 +121,7 @@ type work struct {
 	// UD
 	dest      *qpair
 	strayAH   bool
+	alienAH   bool
 	reachable bool // the destination's Q_Key was right
 	delivered int
 }
