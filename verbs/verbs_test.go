@@ -383,15 +383,40 @@ func TestClosingUnderTraffic(t *testing.T) {
 		"the device":            func(c, s *side) error { return c.ctx.Device().Close() },
 	} {
 		t.Run(what, func(t *testing.T) {
-			for range 10 {
-				dev := local(t)
-				c, s := newSide(dev, verbs.QPConfig{}), newSide(dev, verbs.QPConfig{})
+			for i := range 16 {
+				devs := network
+				if i%2 == 0 {
+					devs = oneNIC
+				}
+				a, b := devs(t)
+				c, s := newSide(a, verbs.QPConfig{}), newSide(b, verbs.QPConfig{})
 				connect(c, s)
 				within(t, "closing under traffic", func() { traffic(t, c, s, closer) })
-				_ = dev.Close()
+				check(a.Close())
+				check(b.Close())
 			}
 		})
 	}
+}
+
+func oneNIC(t *testing.T) (a, b *verbs.Device) {
+	a = local(t)
+	return a, a
+}
+
+// network are two NICs over UDP.
+func network(t *testing.T) (a, b *verbs.Device) {
+	t.Helper()
+	var devs [2]*verbs.Device
+	for i := range devs {
+		dev, err := verbs.NewDevice(verbs.DeviceConfig{Addrs: []netip.Addr{address(byte(i + 1))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = dev.Close() })
+		devs[i] = dev
+	}
+	return devs[0], devs[1]
 }
 
 // traffic posts and polls from two goroutines until closer has closed something and a little longer.
@@ -485,16 +510,8 @@ func TestUnreadEventsAreDropped(t *testing.T) {
 
 // The peer's machine is gone: retries, then an error; the program is told in any case.
 func TestPeerGone(t *testing.T) {
-	var sides [2]*side
-	for i := range sides {
-		dev, err := verbs.NewDevice(verbs.DeviceConfig{Addrs: []netip.Addr{address(byte(i + 1))}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer dev.Close()
-		sides[i] = newSide(dev, verbs.QPConfig{})
-	}
-	c, s := sides[0], sides[1]
+	a, b := network(t)
+	c, s := newSide(a, verbs.QPConfig{}), newSide(b, verbs.QPConfig{})
 	check(c.qp.Connect(get(s.qp.Local(0, 2)), verbs.ConnectOptions{PSN: 1, Timeout: 8, RetryCount: 2}))
 	check(s.qp.Connect(get(c.qp.Local(0, 1)), verbs.ConnectOptions{PSN: 2}))
 	wr := write(c, s, 1, 4096)
