@@ -123,6 +123,9 @@ func (w *world) observeArrival(h *host, p *packet) {
 	case q == nil:
 	case !q.ud && !pkt.Info.Request:
 		q.lastHeard = w.now
+		if pkt.Info.Kind != roce.KindAck {
+			q.rnrCount = 0 // a response may be progress, from which retries count anew
+		}
 	}
 	switch {
 	case q == nil:
