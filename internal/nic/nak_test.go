@@ -362,3 +362,64 @@ func TestStatusOfEachNAK(t *testing.T) {
 		}
 	}
 }
+
+// 9.7.5.2: a WRITE with immediate whose receive request is no good is refused itself, not the
+// request behind it: it must not complete at the requester, and the requester must not wait for ever.
+func TestBadReceiveOfWriteWithImmediate(t *testing.T) {
+	for _, n := range []int{0, 100, 3000} {
+		w, a, b := connected(t, Config{Policy: Policy{NoEarlyResend: true}}, nil)
+		b.recv(9, b.sge(0, 8))
+		elem := b.rq.Bytes()[ring.HeaderSize:]
+		elem[28], elem[29] = 0xff, 0xff // the number of its entries
+		a.post(remote(wr(1, ring.OpWriteImm, a.sge(0, n)), b, 0), wr(2, ring.OpSend))
+		w.settle()
+		a.want(t, "1:remote operation error", "2:work request flushed error")
+		b.want(t, "9:local QP operation error")
+	}
+}
+
+// 9.7.7: no message is larger than 2^31 bytes, or than the device's limit, whatever the receive's
+// buffers hold.
+func TestSendLongerThanTheLimit(t *testing.T) {
+	w, a, b := connected(t, Config{Limits: Limits{MaxMsgSize: 4096}}, nil)
+	b.recv(9, b.sge(0, 8192))
+	path := b.pathFrom(a)
+	for i, op := range []roce.Opcode{roce.RCSendFirst, roce.RCSendMiddle, roce.RCSendMiddle, roce.RCSendMiddle, roce.RCSendLast} {
+		b.h.inject(path, b.fromPeer(op, roce.PSN(100+i), 1024, nil))
+	}
+	w.settle()
+	b.want(t, "9:local length error")
+	if s := w.syndromes(b.h); len(s) == 0 || s[len(s)-1] != roce.NAKInvalidRequest {
+		t.Errorf("answers %x", s)
+	}
+}
+
+// 9.7.5.1: a duplicate READ asks for a part of one that was executed. A length that goes round the
+// PSN space is none.
+func TestDuplicateReadLongerThanTheSpaceOfPSNs(t *testing.T) {
+	w, a, b := connected(t, Config{}, func(at *Attr) { at.PathMTU = 1 })
+	mr, err := b.h.n.RegMR(b.h.pd, vast{b.h.mem}, 0, 1<<33, 0, AccessRemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := b.pathFrom(a)
+	b.h.inject(path, b.fromPeer(roce.RCReadRequest, 100, 0, reth(memBase, mr.RKey(), 1024)))
+	w.settle()
+	if n := w.countOp(roce.RCReadResponseMiddle); n != 2 {
+		t.Fatalf("%d packets in the middle of the response", n)
+	}
+	for _, length := range []uint32{1<<32 - 1, 1 << 31, 1<<31 + 1024, 1<<32 - 1024} {
+		for _, psn := range []roce.PSN{100, 103} {
+			b.h.inject(path, b.fromPeer(roce.RCReadRequest, psn, 0, reth(memBase, mr.RKey(), length)))
+			b.h.deliver()
+			if n := len(b.q.resp.pending()); n != 0 {
+				t.Fatalf("a duplicate READ of %d bytes at %d is answered by %d packets", length, psn, roce.Diff(b.q.resp.out[0].end, psn))
+			}
+		}
+	}
+}
+
+// vast is a program's memory of which any part may be registered.
+type vast struct{ *hostmem.Bytes }
+
+func (vast) Check(uint64, uint64, bool) error { return nil }

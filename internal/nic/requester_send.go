@@ -120,6 +120,9 @@ func (q *QP) nextPiece(w *sendRequest, psn roce.PSN) (n, cost uint32) {
 	if w.op == ring.OpRead {
 		if w.piece == 0 {
 			w.piece = q.readPiece()
+			// Each piece is a message to the responder, whose MSN counts it (9.7.7.2). Nothing behind w
+			// has been fetched yet.
+			q.req.ssn = (q.req.ssn + (w.packets-1)/w.piece) & roce.PSNMask
 		}
 		// A READ that is sent again must ask for a part of one that the responder remembers
 		// (9.7.5.1): the cuts stay where they were at first.

@@ -211,6 +211,7 @@ func (q *QP) takeReceive() bool {
 	for _, g := range s.wqe.SGE[:s.wqe.NumSGE] {
 		s.room += uint64(g.Length)
 	}
+	s.room = min(s.room, uint64(q.nic.limits.MaxMsgSize)) // 9.7.7: no message is larger
 	r.recvPos = q.rq.Next(r.recvPos)
 	return true
 }
@@ -228,6 +229,9 @@ func (q *QP) receiveWrite(p *roce.Packet) {
 		}
 	} else if n > r.left || p.Info.Last != (n == r.left) {
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: more or less than the RETH announced
+		return
+	}
+	if p.Info.HasImm && !q.loadImmReceive() {
 		return
 	}
 	if n > 0 {
@@ -277,18 +281,24 @@ func (q *QP) remoteMR(key uint32, va, length uint64, need Access) *MR {
 	return nil
 }
 
-// completeWriteImm uses a receive request up for immediate data; its buffers stay untouched.
-func (q *QP) completeWriteImm(p *roce.Packet) {
-	r := &q.resp
+// loadImmReceive loads the receive request that immediate data uses up. It is the packet with the
+// immediate data that is refused if the request is no good, so this comes before the packet is accepted.
+func (q *QP) loadImmReceive() bool {
 	w := &q.nic.transport.recvWQE
-	bad, err := q.rq.LoadRecv(r.recvPos, w)
+	bad, err := q.rq.LoadRecv(q.resp.recvPos, w)
 	if bad || err != nil {
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, w.WRID
-		return
+		return false
 	}
+	return true
+}
+
+// completeWriteImm uses the loaded receive request up; its buffers stay untouched.
+func (q *QP) completeWriteImm(p *roce.Packet) {
+	r := &q.resp
 	r.recvPos = q.rq.Next(r.recvPos)
-	q.completeReceive(p, w.WRID, r.total, ring.WCRecvImm, false)
+	q.completeReceive(p, q.nic.transport.recvWQE.WRID, r.total, ring.WCRecvImm, false)
 }
 
 // commit has the packet acknowledged when its transfers are done.
@@ -414,7 +424,7 @@ func (q *QP) save(s savedRequest) {
 func (r *responder) findSaved(psn, end roce.PSN, atomic bool) *savedRequest {
 	for i := range r.saved {
 		s := &r.saved[i]
-		if s.atomic == atomic && !psn.Before(s.psn) && !end.After(s.end) {
+		if s.atomic == atomic && !psn.Before(s.psn) && psn.Before(s.end) && !end.After(s.end) {
 			return s
 		}
 	}
@@ -427,7 +437,8 @@ func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 	case roce.KindReadRequest:
 		h := p.RETH()
 		n := q.packetsOf(h.Length())
-		if q.resp.findSaved(psn, psn.Add(int(n)), false) == nil {
+		// The PSNs of anything larger go round.
+		if h.Length() > q.nic.limits.MaxMsgSize || q.resp.findSaved(psn, psn.Add(int(n)), false) == nil {
 			return
 		}
 		m, ok := q.readTarget(h)

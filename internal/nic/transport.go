@@ -50,7 +50,7 @@ func (t *transport) small(n int) []byte {
 // A recvState is a private copy of a receive work request while a message lands in its buffers.
 type recvState struct {
 	wqe    ring.RecvWQE
-	room   uint64 // bytes of all its buffers
+	room   uint64 // bytes that a message may have: of all its buffers, or the device's limit
 	used   uint32 // bytes of the message that have arrived
 	cursor cursor
 }
