@@ -45,6 +45,9 @@ func newDevice(cfg device.Config) (*Device, error) {
 	return Wrap(d), nil
 }
 
+// Unwrap is the opposite of Wrap.
+func (d *Device) Unwrap() *device.Device { return d.dev }
+
 // Wrap makes a Device of one that this module's commands configured themselves.
 func Wrap(d *device.Device) *Device {
 	return &Device{dev: d, contexts: map[*Context]struct{}{}}

@@ -26,6 +26,9 @@ func (c *Context) AllocPD() (*PD, error) {
 	return &PD{lifetime: lifetime{ctx: c}, pd: p}, nil
 }
 
+// Context is the context that p is of.
+func (p *PD) Context() *Context { return p.ctx }
+
 // Close frees the protection domain; ErrBusy while something is in it.
 func (p *PD) Close() error {
 	_, err := p.close(p.pd.Dealloc)

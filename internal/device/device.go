@@ -144,6 +144,9 @@ func (d *Device) LinkStats() (net, loop link.Stats) {
 	return net, d.port.loop.Stats()
 }
 
+// UnitCounters tell what the processing unit did: rounds of work, sleeps, and rounds that callers drove.
+func (d *Device) UnitCounters() (steps, sleeps, callerSteps uint64) { return d.unit.Counters() }
+
 // Progress lets the calling goroutine drive the NIC for a moment; see engine.Unit.Progress.
 func (d *Device) Progress() bool { return d.unit.Progress() }
 
