@@ -15,12 +15,14 @@ func (t *roundTrip) start(now int64, psn roce.PSN) {
 
 func (t *roundTrip) stop() { t.timing = false }
 
-// acked takes the time if the packet being timed is among those acknowledged.
-func (t *roundTrip) acked(now int64, una roce.PSN) {
-	if t.timing && una.After(roce.PSN(t.psn)) {
-		t.timing = false
-		t.sample(max(0, now-t.sentAt))
+// acked takes the time if the packet being timed is among those acknowledged, and says so.
+func (t *roundTrip) acked(now int64, una roce.PSN) bool {
+	if !t.timing || !una.After(roce.PSN(t.psn)) {
+		return false
 	}
+	t.timing = false
+	t.sample(max(0, now-t.sentAt))
+	return true
 }
 
 // receiveResponse treats an acknowledgement, a READ response or an atomic response (9.7.6).
@@ -59,8 +61,8 @@ func (q *QP) progressed(now int64) {
 		r.rnrUntil = 0
 	}
 	r.progressAt = now
-	r.rtt.acked(now, r.una)
-	r.resend.progress(now, r.nxt != r.una)
+	measured := r.rtt.acked(now, r.una)
+	r.resend.progress(now, r.una, measured, r.rtt.smoothed != 0)
 	q.activate()
 	q.rearm()
 }
@@ -432,7 +434,7 @@ func (q *QP) expire(now int64) {
 		}
 		// Both are overdue: this NIC was not driven for long, and what it waits for may have been
 		// received by nobody. The probe goes first, and is given its time.
-		r.progressAt = now - t + 2*q.nic.policy.leastResend()
+		r.progressAt = now - t + max(2*q.nic.policy.leastResend(), t/4)
 	}
 	if !early {
 		return
@@ -443,7 +445,7 @@ func (q *QP) expire(now int64) {
 		q.goBack(now)
 		return
 	}
-	r.resend.probe, r.resend.state, r.resend.since = true, resendProbed, now
+	r.resend.probe, r.resend.state, r.resend.since, r.resend.upTo = true, resendProbed, now, r.nxt
 	if r.resend.backoff < maxBackoff {
 		r.resend.backoff++
 	}

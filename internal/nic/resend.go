@@ -1,5 +1,7 @@
 package nic
 
+import "rnic/internal/roce"
+
 // earlyResend notices the loss of a last packet, of an ACK or of a NAK within a few round trips,
 // long before the local ACK timer does, which stays the specified last resort. When nothing has
 // been acknowledged for the time of the usual round trip, the oldest packet is sent again alone, as
@@ -10,9 +12,10 @@ package nic
 // late, that answer is the first of all those on their way.
 type earlyResend struct {
 	since   int64 // when the wait began
-	backoff uint8
+	backoff uint8 // doublings of the wait, until a round trip has been measured (RFC 6298, 5.7: Karn)
 	state   resendState
-	probe   bool // to be sent
+	probe   bool     // to be sent
+	upTo    roce.PSN // what was out when the probe was decided on ends here
 }
 
 type resendState uint8
@@ -20,12 +23,13 @@ type resendState uint8
 const (
 	resendIdle    resendState = iota
 	resendProbed              // a probe is out
-	resendSuspect             // it was answered, and something is still out
+	resendSuspect             // it was answered, and something that was out then still is
 )
 
 // Defaults and bounds, nanoseconds.
 const (
 	defaultMinResend = 1e6
+	firstResend      = 20e6 // before any round trip has been measured: a peer may be slow
 	maxResend        = 1e9
 	maxBackoff       = 10
 )
@@ -37,11 +41,20 @@ func (e *earlyResend) start(now int64) {
 	}
 }
 
-// progress is called for what the peer acknowledged; outstanding: not all has been.
-func (e *earlyResend) progress(now int64, outstanding bool) {
-	e.since, e.backoff, e.probe = now, 0, false
+// progress is called for what the peer acknowledged, up to una. measured: it gave a
+// round trip. Without one the answer may be to the packet as it was first sent, after a round trip
+// longer than the wait, and a wait made short again would have every packet sent twice, none measured.
+// known: one was measured before.
+func (e *earlyResend) progress(now int64, una roce.PSN, measured, known bool) {
+	e.since, e.probe = now, false
 	switch {
-	case !outstanding:
+	case measured:
+		e.backoff = 0
+	case known: // losses prevent measuring, rather than the wait
+		e.backoff = min(e.backoff, 1)
+	}
+	switch {
+	case e.state != resendIdle && !e.upTo.After(una):
 		e.state = resendIdle
 	case e.state == resendProbed:
 		e.state = resendSuspect
@@ -54,13 +67,16 @@ func (e *earlyResend) progress(now int64, outstanding bool) {
 func (e *earlyResend) deadline(n *NIC, rtt *roundTrip, timeout int64) int64 {
 	least, most := n.policy.leastResend(), int64(maxResend)
 	if timeout > 0 {
-		most = max(least, timeout/8)
+		most = max(least, timeout/4)
 	}
-	if e.state == resendSuspect {
-		return e.since + max(least/2, min(most, rtt.smoothed))
+	wait := max(least, firstResend)
+	if rtt.smoothed != 0 {
+		wait = max(least, rtt.smoothed+4*rtt.deviation)
+		if e.state == resendSuspect {
+			wait = max(least/2, rtt.smoothed)
+		}
 	}
-	wait := min(most, max(least, rtt.smoothed+4*rtt.deviation))
-	return e.since + min(wait<<e.backoff, 2*most)
+	return e.since + min(min(most, wait)<<e.backoff, most)
 }
 
 func (p *Policy) leastResend() int64 {
