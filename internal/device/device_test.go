@@ -157,7 +157,8 @@ func TestEveryByteIsRightUnderFaults(t *testing.T) {
 	}
 }
 
-var pairs = make(chan byte, 60)
+// pairs are the networks that are free: tests may run at once.
+var pairs = make(chan byte, 31)
 
 func init() {
 	for i := range cap(pairs) {
@@ -169,7 +170,9 @@ func init() {
 func twoDevices(t *testing.T, change func(*device.Config)) (a, b *device.Device) {
 	t.Helper()
 	base := loopback(0).As4()
-	base[1] -= <-pairs & 31 // another network for each pair
+	network := <-pairs
+	t.Cleanup(func() { pairs <- network }) // when the devices are closed
+	base[1] -= network
 	var d [2]*device.Device
 	for i := range d {
 		base[3] = base[3]&^3 | byte(i+1)
