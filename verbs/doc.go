@@ -12,11 +12,12 @@
 //	mr, err := pd.AllocMR(4096, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 //	cq, err := ctx.CreateCQ(64)
 //	qp, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
-//	err = qp.Connect(remote) // an exchange of qp.Local() with the peer comes before, by any means
+//	own, err := qp.Local(0, psn)                       // for the peer, by any means
+//	err = qp.Connect(peer, verbs.ConnectOptions{PSN: psn}) // what the peer's Local gave
 //	err = qp.PostSend(&verbs.SendWR{ID: 1, Opcode: verbs.OpWrite, SGE: mr.Slice(0, 64), ...})
 //	n, err := cq.Poll(wc)
 //
-// Errors of commands wrap ErrInvalid, ErrNoMemory, ErrBusy, ErrNotSupported or ErrFault (errors.Is);
-// errors of completions, see WC.Err, wrap the Status. All methods may be called from several
+// Errors of commands wrap ErrInvalid, ErrNoMemory, ErrBusy, ErrNotSupported, ErrFault or ErrClosed
+// (errors.Is); errors of completions, see WC.Err, wrap the Status. Closing an object twice is no error. All methods may be called from several
 // goroutines at once.
 package verbs
