@@ -6,6 +6,7 @@ import "runtime"
 const (
 	yieldToWaiters = 200_000 // at most this long the thread waits for a goroutine that wants the unit
 	callerIdle     = 100_000 // a caller that has not polled for so long has stopped
+	callerPause    = 50_000  // a caller that has not polled for so long may need help
 	callerNap      = 100_000 // how often the thread looks while a caller drives the unit
 	callerNapMax   = 400_000 // and at least, when it has found nothing to do
 	longestSleep   = 1_000_000_000
@@ -27,7 +28,9 @@ func (u *Unit) run() {
 			u.waiter.nap(nap)
 			nap = min(2*nap, callerNapMax)
 			idleSince = 0
-			if u.lookAfter() {
+			// A caller in full swing needs no help: two threads that take turns at one NIC's work cost
+			// more than either.
+			if Now()-u.lastCall.Load() > callerPause && u.lookAfter() {
 				nap = callerNap
 			}
 			continue
@@ -79,11 +82,24 @@ func (u *Unit) giveWay() {
 
 // maySpin tells whether the thread should go on looking after so many idle nanoseconds.
 func (u *Unit) maySpin(now, idle int64) bool {
-	if u.waking.Always {
+	switch {
+	case u.waking.Always:
+		return true
+	case idle >= u.waking.SpinNanos:
+		return false
+	case u.cores.free(now):
+		return true
+	case len(u.sources) == 0 && idle < politeSpin:
+		// No other process spins for this NIC's sake: to be woken for the next packet of a stream
+		// would cost more than to wait for it, and whoever wants the core gets it.
+		yieldThread()
 		return true
 	}
-	return idle < u.waking.SpinNanos && u.cores.free(now)
+	return false
 }
+
+// politeSpin is how long, in nanoseconds, the thread looks on though no core is free.
+const politeSpin = 50_000
 
 // sleep waits for a doorbell, a packet, a timer or a command. Everything is looked at once more
 // after the unit has said that it sleeps, so that nothing is missed between. It tells where to look next.

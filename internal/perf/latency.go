@@ -63,7 +63,7 @@ func (p *player) send() error {
 
 // lazySends is how many completions of a ping-pong's sends may wait to be polled: looking for them in
 // each round would be a part of the round trip.
-const lazySends = 16
+const lazySends = 64
 
 // reap takes completions of sends: at least n of them; with n = 0 what is there, once it is worth a look.
 func (p *player) reap(n int) error {

@@ -73,6 +73,7 @@ type Options struct {
 	Process    bool // the target buffer lives in a child process
 	NoEarly    bool // early resend off
 	Buffer     int  // receive socket bytes
+	Counters   bool // print the NICs' counters at the end
 
 	ctx context.Context // of the run: ends it early
 }

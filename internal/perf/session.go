@@ -111,11 +111,13 @@ func runLoopback(o *Options, p *Printer) error {
 		return err
 	}
 	defer sdev.Close()
+	defer o.report(sdev)
 	cdev, err := open(o, []netip.Addr{b}, 1)
 	if err != nil {
 		return err
 	}
 	defer cdev.Close()
+	defer o.report(cdev)
 	for _, size := range o.sizes() {
 		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
 		if err != nil {
@@ -254,6 +256,7 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 		return err
 	}
 	defer dev.Close()
+	defer o.report(dev)
 	d := net.Dialer{Timeout: 10 * time.Second}
 	raw, err := d.DialContext(ctx, "tcp", net.JoinHostPort(o.Server, strconv.Itoa(o.TCPPort)))
 	if err != nil {
@@ -327,6 +330,7 @@ func serve(ctx context.Context, o *Options, p *Printer) error {
 		return err
 	}
 	defer dev.Close()
+	defer o.report(dev)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(o.TCPPort)))
 	if err != nil {
 		return fmt.Errorf("waiting for the client: %w", err)
