@@ -52,6 +52,8 @@ func (e *earlyResend) progress(now int64, una roce.PSN, measured, known bool) {
 		e.backoff = 0
 	case known: // losses prevent measuring, rather than the wait
 		e.backoff = min(e.backoff, 1)
+	default: // more than this is loss too: probes must remain for what is lost next
+		e.backoff = min(e.backoff, 2)
 	}
 	switch {
 	case e.state != resendIdle && !e.upTo.After(una):

@@ -87,7 +87,7 @@ func TestGuessGrowsUntilARoundTripIsMeasured(t *testing.T) {
 		for i := range sizes {
 			sizes[i] = size
 		}
-		for _, latency := range []int64{15e6, 60e6} {
+		for _, latency := range []int64{15e6, 35e6} {
 			for _, depth := range []int{1, 8} {
 				t.Run(fmt.Sprint(size, latency, depth), func(t *testing.T) {
 					s := slowly(t, latency, 19, depth, sizes...)
