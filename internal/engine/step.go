@@ -51,8 +51,10 @@ func (u *Unit) step(network look) bool {
 		u.core.Quiet()
 		worked = u.transmit(now)
 	}
+	idle := u.core.Idle()
 	u.dispatch()
-	return worked
+	// A queue pair whose completion queue has overflowed makes room for others when its events are taken.
+	return worked || idle && !u.core.Idle()
 }
 
 // send is the part of step that a doorbell of this process needs: what came in is looked at by the
