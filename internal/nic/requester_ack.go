@@ -387,7 +387,7 @@ func (q *QP) deadline() int64 {
 	if q.typ != RC || r.nxt == r.una || r.failing {
 		return d
 	}
-	t := roce.TimeoutNanos(q.attr.Timeout)
+	t := q.ackTimeoutNanos()
 	if t != 0 {
 		d = earlier(d, r.progressAt+t)
 	}
@@ -425,7 +425,7 @@ func (q *QP) expire(now int64) {
 	if q.typ != RC || r.nxt == r.una || r.failing {
 		return
 	}
-	t := roce.TimeoutNanos(q.attr.Timeout)
+	t := q.ackTimeoutNanos()
 	early := !q.nic.policy.NoEarlyResend && !r.resend.probe && r.resend.deadline(q.nic, &r.rtt, t) <= now
 	if t != 0 && r.progressAt+t <= now {
 		if !early || r.resend.state != resendIdle {
@@ -450,6 +450,20 @@ func (q *QP) expire(now int64) {
 		r.resend.backoff++
 	}
 	q.activate()
+}
+
+// leastAckTimeout is the shortest local ACK timeout that is kept. Shorter ones leave a responder that is a
+// program no time to be scheduled (nor Policy.AckDelayNanos to pass); 9.7.6.1.3 lets timers run late, and
+// Linux's Soft-RoCE rounds up to a tick of 1 to 10 ms.
+const leastAckTimeout = 4096 << 10
+
+// ackTimeoutNanos is the local ACK timeout; 0: none.
+func (q *QP) ackTimeoutNanos() int64 {
+	t := roce.TimeoutNanos(q.attr.Timeout)
+	if t == 0 {
+		return 0
+	}
+	return max(t, leastAckTimeout)
 }
 
 // ackTimeout is the expiry of the local ACK timer (9.9.2.1.1).

@@ -99,3 +99,13 @@ func TestGuessGrowsUntilARoundTripIsMeasured(t *testing.T) {
 		}
 	}
 }
+
+// 9.7.6.1.3: the local ACK timeout may be as short as 8 us, which is far below what a program that is a
+// responder needs: the connection works all the same.
+func TestShortestAckTimeout(t *testing.T) {
+	for _, code := range []uint8{1, 4, 9} {
+		if s := slowly(t, 300e3, code, 4, 8, 3000, 60_000, 8); s.Timeouts != 0 {
+			t.Errorf("code %d: %d time-outs", code, s.Timeouts)
+		}
+	}
+}
