@@ -460,3 +460,34 @@ func TestPausesCauseNoTimeout(t *testing.T) {
 		t.Errorf("after a late driver: %d time-outs", n.Timeouts)
 	}
 }
+
+// 9.7.5.1, 11.2.5.2: the responder remembers the latest max_dest_rd_atomic READs and atomics, after that
+// number has been raised too.
+func TestDuplicatesAfterMoreReadsAreAllowed(t *testing.T) {
+	w, a, b := connected(t, Config{}, func(at *Attr) { at.MaxRDAtomic, at.MaxDestRDAtomic = 2, 2 })
+	read := func(psn int) int {
+		w.log = w.log[:0]
+		b.h.inject(b.pathFrom(a), b.fromPeer(roce.RCReadRequest, roce.PSN(psn), 0, reth(memBase, b.h.mr.RKey(), 8)))
+		w.settle()
+		return w.countOp(roce.RCReadResponseOnly)
+	}
+	for psn := range 3 {
+		read(100 + psn)
+	}
+	for _, s := range []struct {
+		a    Attr
+		mask AttrMask
+	}{{Attr{State: SQD}, AttrState}, {Attr{State: SQD, MaxDestRDAtomic: 4}, AttrState | AttrMaxDestRDAtomic}, {Attr{State: RTS}, AttrState}} {
+		if err := b.h.n.Modify(w.now, b.q, &s.a, s.mask); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for psn := 103; psn < 115; psn++ {
+		read(psn)
+		for again := max(101, psn-3); again <= psn; again++ {
+			if n := read(again); n != 1 {
+				t.Errorf("READ %d asked for again behind %d: %d answers", again, psn, n)
+			}
+		}
+	}
+}

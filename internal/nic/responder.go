@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"slices"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -410,7 +412,10 @@ func (q *QP) executeAtomic(p *roce.Packet, h roce.AtomicETH) bool {
 func (q *QP) save(s savedRequest) {
 	r := &q.resp
 	if len(r.saved) < int(q.attr.MaxDestRDAtomic) {
-		r.saved = append(r.saved, s)
+		if at := r.savedAt % max(1, len(r.saved)); at != 0 { // more are allowed than before: the oldest first
+			r.saved = slices.Concat(r.saved[at:], r.saved[:at])
+		}
+		r.saved, r.savedAt = append(r.saved, s), 0
 		return
 	}
 	if r.savedAt >= len(r.saved) {
