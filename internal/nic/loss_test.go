@@ -119,3 +119,56 @@ func TestFirstFrameLost(t *testing.T) {
 		t.Errorf("syndromes %x, want a sequence error and an ACK", n)
 	}
 }
+
+// 9.7.5.1, 9.4.4: a responder remembers the latest max_dest_rd_atomic READs and atomics. What is sent again
+// is a part of one of these or the same, however windows have changed meanwhile, and no more than
+// max_rd_atomic are outstanding.
+func TestReadsSentAgainAreRemembered(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		most := 1 + rng.IntN(4)
+		w, a, b := connected(t, Config{}, func(at *Attr) {
+			at.MaxRDAtomic, at.MaxDestRDAtomic, at.Timeout, at.RetryCnt = uint8(most), uint8(most), 18, 7
+			at.SQPSN, at.RQPSN = 0xffffc0, 0xffffc0
+		})
+		type span struct{ psn, end roce.PSN }
+		var sent []span // READs and atomics, each once
+		behind := roce.PSN(0xffffc0)
+		w.drop = func(f frame) bool {
+			if f.from == a.h {
+				p, s := f.packet(), span{f.psn, f.psn.Add(1)}
+				if f.op == roce.RCReadRequest {
+					s.end = f.psn.Add(int(a.q.packetsOf(p.RETH().Length())))
+				}
+				asks := f.op == roce.RCReadRequest || f.op == roce.RCFetchAdd
+				switch {
+				case !f.psn.Before(behind):
+					behind = s.end
+					if asks {
+						sent = append(sent, s)
+					}
+				case asks:
+					known := false
+					for _, k := range sent[max(0, len(sent)-most):] {
+						known = known || !s.psn.Before(k.psn) && !s.end.After(k.end)
+					}
+					if !known {
+						t.Errorf("seed %d: %v of [%x, %x) is sent again, the latest %d are %x", seed, f.op, s.psn, s.end, most, sent[max(0, len(sent)-most):])
+					}
+				}
+			}
+			return rng.IntN(20) == 0
+		}
+		var want []string
+		for i := range 24 {
+			op, n := []ring.SendOpcode{ring.OpRead, ring.OpRead, ring.OpFetchAdd, ring.OpWrite}[rng.IntN(4)], rng.IntN(200_000)
+			if op == ring.OpFetchAdd {
+				n = 8
+			}
+			a.post(remote(wr(uint64(i), op, a.sge(0, n)), b, 0))
+			want = append(want, fmt.Sprintf("%d:success", i))
+		}
+		w.run(30 * second)
+		a.want(t, want...)
+	}
+}
