@@ -107,10 +107,12 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		n.stats.BadPKey++ // 9.6.1: dropped silently
 		return
 	}
+	if q.typ == UD {
+		q.receiveDatagram(rx, p)
+		return
+	}
 	q.communicating()
 	switch {
-	case q.typ == UD:
-		q.receiveDatagram(rx, p)
 	case p.Info.Request:
 		q.receiveRequest(now, p)
 	default:

@@ -92,6 +92,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 		s.BadQKey++
 		return
 	}
+	q.communicating()
 	r := &q.resp
 	w := &t.recvWQE
 	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || q.rq.PendingFrom(r.recvPos) == 0 {

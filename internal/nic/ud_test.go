@@ -72,6 +72,29 @@ func TestUDDrops(t *testing.T) {
 	}
 }
 
+// 11.6.3.1: communication is established by the first packet that is for the queue pair: one with a wrong
+// Q_Key, which anybody may send, is not.
+func TestUDCommunicationEstablished(t *testing.T) {
+	w, a, b, send := datagrams(t)
+	reset, at := Attr{State: Reset}, defaultAttr()
+	if err := b.h.n.Modify(w.now, b.q, &reset, AttrState); err != nil {
+		t.Fatal(err)
+	}
+	b.to(RTR, at, nil)
+	s := send(1, 8)
+	s.RemoteQKey = 0x22222222
+	a.post(s)
+	w.run(1e6)
+	if n := b.h.events(EventCommEst); n != 0 {
+		t.Errorf("%d events for a wrong Q_Key", n)
+	}
+	a.post(send(2, 8), send(3, 8))
+	w.run(1e6)
+	if n := b.h.events(EventCommEst); n != 1 {
+		t.Errorf("%d events, want 1", n)
+	}
+}
+
 // 10.2.5: a Q_Key with the high bit set stands for the queue pair's own.
 func TestUDControlledQKey(t *testing.T) {
 	w, a, b, send := datagrams(t)
