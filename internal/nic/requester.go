@@ -316,6 +316,11 @@ func (q *QP) failOldest(now int64, status ring.Status) {
 			r.acked = r.head
 		}
 	}
+	if q.typ == UD && q.state == RTS {
+		q.state = SQE // 10.3.1.6: the receive queue goes on
+		q.flushSends()
+		return
+	}
 	q.enterError(now)
 }
 
@@ -336,7 +341,7 @@ func (n *NIC) Doorbell(now int64, q *QP) {
 	case q.dead:
 	case q.state == RTS:
 		q.activate()
-	case q.state == Err:
+	case q.state == Err || q.state == SQE:
 		q.flushSends()
 	}
 }

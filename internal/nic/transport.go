@@ -148,7 +148,8 @@ func (q *QP) transportToRTS(now int64) {
 	if !q.req.started {
 		q.startRequester()
 	}
-	q.sizeReads() // more may be allowed than before SQD, where all has completed (11.2.5.2)
+	q.req.stopped = false // SQE has flushed the request that stopped the queue
+	q.sizeReads()         // more may be allowed than before SQD, where all has completed (11.2.5.2)
 	q.activate()
 }
 

@@ -135,6 +135,50 @@ func TestUDLocalErrors(t *testing.T) {
 	}
 }
 
+// 10.3.1.6: a send that fails takes an unreliable queue pair to SQE: sends are flushed, also those posted
+// then, and receives go on; from there it can be brought back to RTS.
+func TestUDSendQueueError(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(s *ring.SendWQE)
+		want  string
+	}{
+		"when it is fetched":   {func(s *ring.SendWQE) { s.SGE[0].LKey ^= 1 }, "2:local protection error"},
+		"when memory is read":  {func(s *ring.SendWQE) { s.SGE[0].Addr += 50000 }, "2:local protection error"},
+		"when it is addressed": {func(s *ring.SendWQE) { s.AHNum += 1000 }, "2:local QP operation error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, a, b, send := datagrams(t)
+			a.h.mem.Holes = []hostmem.Range{{Addr: memBase + 50000, Len: 10}}
+			bad := send(2, 100)
+			c.spoil(bad)
+			a.recv(21, a.sge(1000, 200))
+			a.recv(22, a.sge(1000, 200))
+			a.post(send(1, 100), bad, send(3, 100))
+			w.run(1e6)
+			a.post(send(4, 100))
+			w.run(1e6)
+			if q := a.q.State(); q != SQE {
+				t.Fatalf("state %v", q)
+			}
+			a.want(t, "1:success", c.want, "3:work request flushed error", "4:work request flushed error")
+			// Receives go on.
+			a.h.inject(a.pathFrom(b), a.fromPeer(roce.UDSendOnly, 5, 8, func(i *roce.OpInfo, p []byte) {
+				i.DETH(p).Encode(&roce.DETHFields{QKey: 0x11111111, SrcQP: 77})
+			}))
+			w.run(1e6)
+			a.want(t, "21:success")
+			if err := a.h.n.Modify(w.now, a.q, &Attr{State: RTS, CurState: SQE}, AttrState|AttrCurState); err != nil {
+				t.Fatal(err)
+			}
+			b.recv(1, b.sge(0, 1100))
+			a.post(send(5, 100))
+			w.run(1e6)
+			a.want(t, "5:success")
+			b.want(t, "1:success")
+		})
+	}
+}
+
 // A receive buffer that is no good fails its receive.
 func TestUDReceiveBufferFault(t *testing.T) {
 	for _, key := range []bool{true, false} {
