@@ -491,3 +491,30 @@ func TestDuplicatesAfterMoreReadsAreAllowed(t *testing.T) {
 		}
 	}
 }
+
+// A READ is sent again for no reason, its answer arrives, the requester says so in a message, and the
+// responder's program deregisters the region while the second answer is still to be sent: no error.
+func TestDeregisteredBehindARepeatedRead(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	a.post(remote(wr(1, ring.OpRead, a.sge(0, 60_000)), b, 0))
+	w.settle()
+	a.want(t, "1:success")
+	for _, f := range slices.Clone(w.log) {
+		if f.op == roce.RCReadRequest {
+			b.h.inject(b.pathFrom(a), f.data)
+		}
+	}
+	b.recv(2, b.sge(0, 8))
+	a.post(wr(3, ring.OpSend, a.sge(0, 8)))
+	a.h.transmit()
+	b.h.deliver()
+	b.want(t, "2:success")
+	if err := b.h.mr.Dereg(); err != nil {
+		t.Fatal(err)
+	}
+	w.run(second)
+	a.want(t, "3:success")
+	if b.q.State() != RTS || b.h.events(EventQPAccessErr) != 0 {
+		t.Errorf("state %v", b.q.State())
+	}
+}

@@ -77,6 +77,12 @@ func (q *QP) sendResponses(tx *Tx) (more, full bool) {
 		if p.atomic {
 			ok = q.sendAtomicAck(tx, p)
 		} else if p.mr != nil && p.mr.dead {
+			if p.duplicate {
+				// Answered once already, and maybe in time: then the program was right to deregister, and
+				// a needless repetition must not end the connection. Who still needs it asks again.
+				r.popResponse()
+				continue
+			}
 			q.readFailed(p.psn)
 			return true, false
 		} else {
