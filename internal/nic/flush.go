@@ -55,6 +55,7 @@ func (q *QP) flushSends() {
 	}
 	r.acked, r.cur = r.head, r.head
 	r.nxt = r.una
+	q.putRequests()
 	s := &q.nic.transport.sendWQE
 	for n := q.sq.PendingFrom(r.fetchPos); n > 0; n-- {
 		if _, err := q.sq.LoadSend(r.fetchPos, s, q.typ == UD); err != nil {

@@ -119,13 +119,15 @@ func (q *QP) sizeReads() {
 }
 
 // push makes room for one more request and returns it, with the memory of an old one to reuse.
-func (r *requester) push() *sendRequest {
+func (r *requester) push(pool *requestPool) *sendRequest {
 	if int(r.tail-r.head) == len(r.reqs) {
 		old := r.reqs
-		r.reqs = make([]sendRequest, max(8, 2*len(old)))
-		for pos := r.head; pos != r.tail; pos++ {
-			*r.at(pos) = old[pos&uint32(len(old)-1)]
+		r.reqs = pool.take(max(1, 2*len(old)))
+		for pos := r.head; pos != r.tail; pos++ { // what it had lies there for the old array's next user
+			a, b := r.at(pos), &old[pos&uint32(len(old)-1)]
+			*a, *b = *b, *a
 		}
+		pool.put(old)
 	}
 	return r.at(r.tail)
 }
@@ -144,7 +146,7 @@ func (q *QP) fetch(now int64) bool {
 		q.enterError(now)
 		return false
 	}
-	w := r.push()
+	w := r.push(&q.nic.transport.requests)
 	w.copyFrom(s)
 	r.fetchPos = q.sq.Next(r.fetchPos)
 	w.status = ring.StatusLocQPOpErr
@@ -258,6 +260,7 @@ func (q *QP) completeRequests(now int64, n uint32) {
 	if r.stopped {
 		q.failIfOldest(now)
 	}
+	q.putRequests()
 	if q.state == SQD && r.head == r.tail {
 		q.sqDrained()
 	}

@@ -23,6 +23,7 @@ type transport struct {
 	sendWQE   ring.SendWQE // a request being fetched: copied here once, then checked
 	recvWQE   ring.RecvWQE // likewise, for flushes and datagrams
 	freeRecvs []*recvState // those of no queue pair
+	requests  requestPool  // likewise
 	datagrams int          // UD packets in the batch being sent
 }
 
@@ -112,9 +113,9 @@ func (q *QP) walk(l *hostmem.List, sge []ring.SGE, c *cursor, off uint32, buf []
 func (q *QP) transportReset() {
 	q.detachTransport()
 	epoch := q.req.epoch + 1
-	reqs := q.req.reqs
+	q.nic.transport.requests.put(q.req.reqs)
 	q.nic.transport.putRecv(q.resp.recv)
-	q.req = requester{epoch: epoch, reqs: reqs}
+	q.req = requester{epoch: epoch}
 	q.resp = responder{out: q.resp.out[:0], saved: q.resp.saved[:0]}
 }
 
@@ -123,6 +124,7 @@ func (q *QP) transportDestroy() {
 	q.detachTransport()
 	q.nic.transport.putRecv(q.resp.recv)
 	q.resp = responder{}
+	q.nic.transport.requests.put(q.req.reqs)
 	q.req = requester{epoch: q.req.epoch + 1}
 	if q.nic.transport.lastQP == q {
 		q.nic.transport.lastQP = nil
