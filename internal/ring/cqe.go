@@ -66,7 +66,7 @@ const (
 	WCWithInv WCFlags = 8
 )
 
-// CQE is one completion: struct ib_uverbs_wc.
+// CQE is one completion: struct ib_uverbs_wc, and a time.
 type CQE struct {
 	WRID      uint64
 	Status    Status
@@ -80,13 +80,14 @@ type CQE struct {
 	PKeyIndex uint16
 	SLID      uint16
 	SL        uint8
+	Time      uint64 // nanoseconds of the NIC's clock; behind what the stock provider reads
 }
 
 // StoreCQE writes c into the slot at position pos, without publishing it.
 func (q *Queue) StoreCQE(pos uint32, c *CQE) (err error) {
 	defer guard(&err)
 	e := q.elem(pos)
-	_ = e[47]
+	_ = e[55]
 	le.PutUint64(e[0:], c.WRID)
 	le.PutUint32(e[8:], uint32(c.Status))
 	le.PutUint32(e[12:], uint32(c.Opcode))
@@ -99,17 +100,18 @@ func (q *Queue) StoreCQE(pos uint32, c *CQE) (err error) {
 	le.PutUint16(e[40:], c.PKeyIndex)
 	le.PutUint16(e[42:], c.SLID)
 	e[44], e[45], e[46], e[47] = c.SL, 0, 1, 0
+	le.PutUint64(e[48:], c.Time)
 	return nil
 }
 
 // LoadCQE reads the completion at position pos.
 func (q *Queue) LoadCQE(pos uint32, c *CQE) {
 	e := q.elem(pos)
-	_ = e[47]
+	_ = e[55]
 	*c = CQE{
 		WRID: le.Uint64(e[0:]), Status: Status(le.Uint32(e[8:])), Opcode: WCOpcode(le.Uint32(e[12:])),
 		VendorErr: le.Uint32(e[16:]), ByteLen: le.Uint32(e[20:]), Imm: le.Uint32(e[24:]),
 		QPN: le.Uint32(e[28:]), SrcQP: le.Uint32(e[32:]), Flags: WCFlags(le.Uint32(e[36:])),
-		PKeyIndex: le.Uint16(e[40:]), SLID: le.Uint16(e[42:]), SL: e[44],
+		PKeyIndex: le.Uint16(e[40:]), SLID: le.Uint16(e[42:]), SL: e[44], Time: le.Uint64(e[48:]),
 	}
 }

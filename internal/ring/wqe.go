@@ -16,7 +16,7 @@ const (
 	SendWQESize = 208
 	RecvWQESize = 40
 	SGESize     = 16
-	CQESize     = 64 // 48 used; the stock provider expects a power of two of 64 at least
+	CQESize     = 64 // 48 used, and 8 for a time; the stock provider expects a power of two of 64 at least
 )
 
 // SendOpcode is enum ib_uverbs_wr_opcode.
