@@ -120,6 +120,8 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		q.receiveRead(p)
 	case roce.KindCmpSwap, roce.KindFetchAdd:
 		q.receiveAtomic(p)
+	default:
+		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: an operation that is not offered
 	}
 }
 

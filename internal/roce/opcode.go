@@ -31,6 +31,8 @@ const (
 	RCFetchAdd           Opcode = 0x14
 	RCSendLastInv        Opcode = 0x16
 	RCSendOnlyInv        Opcode = 0x17
+	RCFlush              Opcode = 0x1c // annex A19
+	RCAtomicWrite        Opcode = 0x1d // annex A19
 )
 
 // Unreliable connection.
@@ -82,6 +84,8 @@ const (
 	KindCmpSwap
 	KindFetchAdd
 	KindCNP
+	KindFlush
+	KindAtomicWrite
 )
 
 // OpInfo says what follows the BTH of an opcode and which place the packet has in its message.
@@ -99,6 +103,7 @@ type OpInfo struct {
 	HasDETH      bool
 	HasAtomicETH bool
 	HasAtomicAck bool
+	HasFETH      bool
 
 	HeaderLen int // bytes of the BTH and all extended headers
 
@@ -109,7 +114,7 @@ type OpInfo struct {
 	Payload bool // may carry a payload (of zero bytes, too)
 
 	// Offsets from the start of the BTH, 0 where there is no such header.
-	deth, reth, aeth, atomicETH, atomicAck, imm, ieth uint8
+	deth, feth, reth, aeth, atomicETH, atomicAck, imm, ieth uint8
 }
 
 // Ends reports whether the packet is the last or only one of its message.
@@ -140,6 +145,9 @@ func (i *OpInfo) ImmDt(pkt []byte) ImmDt { return header(pkt, i.imm, ImmDtSize) 
 
 // IETH returns the invalidate header in pkt.
 func (i *OpInfo) IETH(pkt []byte) IETH { return header(pkt, i.ieth, IETHSize) }
+
+// FETH returns the flush header in pkt.
+func (i *OpInfo) FETH(pkt []byte) FETH { return header(pkt, i.feth, FETHSize) }
 
 // DETH returns the datagram header in pkt.
 func (i *OpInfo) DETH(pkt []byte) DETH { return header(pkt, i.deth, DETHSize) }
@@ -188,6 +196,7 @@ const (
 	hasDETH
 	hasAtomicETH
 	hasAtomicAck
+	hasFETH
 	isFirst
 	isMiddle
 	isLast
@@ -226,6 +235,8 @@ var opDefs = []struct {
 	{RCFetchAdd, "RC_FETCH_ADD", KindFetchAdd, isRequest | hasAtomicETH},
 	{RCSendLastInv, "RC_SEND_LAST_WITH_INVALIDATE", KindSend, isLast | isRequest | hasPayload | hasIETH},
 	{RCSendOnlyInv, "RC_SEND_ONLY_WITH_INVALIDATE", KindSend, isOnly | isRequest | hasPayload | hasIETH},
+	{RCFlush, "RC_FLUSH", KindFlush, isRequest | hasFETH | hasRETH},
+	{RCAtomicWrite, "RC_ATOMIC_WRITE", KindAtomicWrite, isRequest | hasPayload | hasRETH},
 
 	{UCSendFirst, "UC_SEND_FIRST", KindSend, isFirst | isRequest | hasPayload},
 	{UCSendMiddle, "UC_SEND_MIDDLE", KindSend, isMiddle | isRequest | hasPayload},
@@ -254,7 +265,7 @@ func buildOpTable() (table [256]*OpInfo) {
 			Opcode: d.op, Name: d.name, Transport: Transport(d.op >> 5), Kind: d.kind,
 			HasRETH: d.set&hasRETH != 0, HasAETH: d.set&hasAETH != 0, HasImm: d.set&hasImm != 0,
 			HasIETH: d.set&hasIETH != 0, HasDETH: d.set&hasDETH != 0,
-			HasAtomicETH: d.set&hasAtomicETH != 0, HasAtomicAck: d.set&hasAtomicAck != 0,
+			HasAtomicETH: d.set&hasAtomicETH != 0, HasAtomicAck: d.set&hasAtomicAck != 0, HasFETH: d.set&hasFETH != 0,
 			First: d.set&isFirst != 0, Middle: d.set&isMiddle != 0, Last: d.set&isLast != 0, Only: d.set&isOnly != 0,
 			Request: d.set&isRequest != 0, Payload: d.set&hasPayload != 0,
 		}
@@ -274,6 +285,7 @@ func (i *OpInfo) placeHeaders() {
 		}
 	}
 	place(i.HasDETH, &i.deth, DETHSize)
+	place(i.HasFETH, &i.feth, FETHSize)
 	place(i.HasRETH, &i.reth, RETHSize)
 	place(i.HasAtomicETH, &i.atomicETH, AtomicETHSize)
 	place(i.HasAETH, &i.aeth, AETHSize)

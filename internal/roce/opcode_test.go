@@ -16,7 +16,7 @@ func TestOpcodeTable(t *testing.T) {
 		}
 		defined++
 		has := func(part string) bool { return strings.Contains(i.Name, part) }
-		write, request := has("WRITE"), has("SEND") || has("WRITE") || has("REQUEST") || has("SWAP") || has("ADD")
+		write, request := has("RDMA_WRITE"), has("SEND") || has("WRITE") || has("REQUEST") || has("SWAP") || has("ADD") || has("FLUSH")
 		ends := has("_ONLY") || has("_LAST")
 		for _, c := range []struct {
 			what string
@@ -27,7 +27,8 @@ func TestOpcodeTable(t *testing.T) {
 			{"RC", i.Transport == TransportRC, has("RC_")},
 			{"UC", i.Transport == TransportUC, has("UC_")},
 			{"UD", i.Transport == TransportUD, has("UD_")},
-			{"RETH", i.HasRETH, write && (has("_FIRST") || has("_ONLY")) || has("READ_REQUEST")},
+			{"RETH", i.HasRETH, write && (has("_FIRST") || has("_ONLY")) || has("READ_REQUEST") || has("ATOMIC_WRITE") || has("FLUSH")},
+			{"FETH", i.HasFETH, has("FLUSH")},
 			{"AETH", i.HasAETH, has("ACKNOWLEDGE") || has("RESPONSE") && !has("MIDDLE")},
 			{"AtomicETH", i.HasAtomicETH, has("SWAP") || has("ADD")},
 			{"AtomicAckETH", i.HasAtomicAck, has("ATOMIC_ACK")},
@@ -41,7 +42,7 @@ func TestOpcodeTable(t *testing.T) {
 			{"Ends", i.Ends(), ends},
 			{"Starts", i.Starts(), has("_FIRST") || has("_ONLY")},
 			{"Request", i.Request, request},
-			{"Payload", i.Payload, has("SEND") || write || has("RESPONSE")},
+			{"Payload", i.Payload, has("SEND") || has("WRITE") || has("RESPONSE")},
 			{"KindSend", i.Kind == KindSend, has("SEND")},
 			{"KindWrite", i.Kind == KindWrite, write},
 			{"KindReadRequest", i.Kind == KindReadRequest, has("READ_REQUEST")},
@@ -50,6 +51,8 @@ func TestOpcodeTable(t *testing.T) {
 			{"KindAtomicAck", i.Kind == KindAtomicAck, has("ATOMIC_ACK")},
 			{"KindCmpSwap", i.Kind == KindCmpSwap, has("SWAP")},
 			{"KindFetchAdd", i.Kind == KindFetchAdd, has("ADD")},
+			{"KindFlush", i.Kind == KindFlush, has("FLUSH")},
+			{"KindAtomicWrite", i.Kind == KindAtomicWrite, has("ATOMIC_WRITE")},
 			{"KindCNP", i.Kind == KindCNP, has("CNP")},
 			{"bounded", i.HeaderLen <= MaxHeaderSize && i.HeaderLen%4 == 0, true},
 		} {
@@ -61,7 +64,7 @@ func TestOpcodeTable(t *testing.T) {
 			t.Errorf("ParseOpcode of %s = %#x, %v", i.Name, uint8(back), ok)
 		}
 	}
-	if want := 23 + 12 + 2 + 1; defined != want {
+	if want := 25 + 12 + 2 + 1; defined != want {
 		t.Errorf("%d opcodes are defined, want %d", defined, want)
 	}
 }
@@ -70,7 +73,7 @@ func TestOpcodeTable(t *testing.T) {
 func TestOpcodeHeaderLen(t *testing.T) {
 	for op, want := range map[Opcode]int{
 		RCSendMiddle: 12, RCSendOnlyImm: 16, RCSendLastInv: 16, RCWriteFirst: 28, RCWriteOnlyImm: 32, RCReadRequest: 28,
-		RCReadResponseMiddle: 12, RCReadResponseOnly: 16, RCAck: 16, RCAtomicAck: 24, RCCmpSwap: 40, RCFetchAdd: 40,
+		RCReadResponseMiddle: 12, RCReadResponseOnly: 16, RCAck: 16, RCAtomicAck: 24, RCCmpSwap: 40, RCFetchAdd: 40, RCFlush: 32, RCAtomicWrite: 28,
 		UCWriteOnlyImm: 32, UDSendOnly: 20, UDSendOnlyImm: 24, CNP: 28,
 	} {
 		if got := op.Info().HeaderLen; got != want {
