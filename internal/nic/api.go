@@ -45,6 +45,8 @@ type Limits struct {
 	MaxSGE                            uint32
 	MaxInline                         uint32 // bytes
 	MaxCQE                            uint32
+	MaxSRQ                            int
+	MaxSRQWR                          uint32 // work requests of a shared receive queue
 	MaxMsgSize                        uint32 // bytes
 	MaxRDAtomic                       uint8  // as target and as initiator, of one queue pair
 }
@@ -52,7 +54,7 @@ type Limits struct {
 // DefaultLimits are the NIC's own.
 func DefaultLimits() Limits {
 	return Limits{MaxQP: 1 << 17, MaxCQ: 1 << 17, MaxMR: 1 << 19, MaxPD: 1 << 17, MaxAH: 1 << 17,
-		MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128}
+		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128}
 }
 
 // An Errno is a Linux error number: what the kernel's user ABI would answer.
@@ -242,6 +244,8 @@ const (
 	EventQPAccessErr EventType = 3
 	EventCommEst     EventType = 4
 	EventSQDrained   EventType = 5
+	EventSRQErr      EventType = 14
+	EventSRQLimit    EventType = 15
 	EventQPLastWQE   EventType = 16
 	EventDeviceFatal EventType = 8
 	EventPortActive  EventType = 9
@@ -250,11 +254,12 @@ const (
 	EventCompletion  EventType = 255 // not asynchronous: the completion channel of CQ
 )
 
-// An Event is one completion event (CQ set) or asynchronous event (CQ or QP set).
+// An Event is one completion event (CQ set) or asynchronous event (CQ, QP or SRQ set).
 type Event struct {
 	Type EventType
 	CQ   *CQ
 	QP   *QP
+	SRQ  *SRQ
 }
 
 // RxPacket is a packet that a link received: its ICRC was right and is cut off.

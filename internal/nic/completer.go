@@ -113,7 +113,7 @@ func fatal(s roce.Syndrome) bool {
 
 // receiveDone consumes the oldest receive and completes it.
 func (q *QP) receiveDone(e *effect) {
-	_ = q.rq.Consume()
+	_ = q.consumeReceive()
 	q.nic.pushCQE(q.recvCQ, &e.cqe, e.solicited)
 }
 
@@ -178,7 +178,7 @@ func (q *QP) performNAK(now int64, e *effect) {
 
 // completeReceiveWith completes the oldest receive with an error.
 func (q *QP) completeReceiveWith(wrid uint64, status ring.Status) {
-	if q.rq.Consume() != nil {
+	if q.consumeReceive() != nil {
 		return
 	}
 	q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: status, Opcode: ring.WCRecv, QPN: q.num}, false)

@@ -22,6 +22,10 @@ func (q *QP) flush(now int64) {
 		r.fetchPos = q.sq.Position()
 	}
 	q.flushSends()
+	if q.srq != nil {
+		q.flushTaken()
+		return
+	}
 	q.flushReceives()
 	r.flushDelay = leastFlushDelay
 	r.flushAt = now + r.flushDelay

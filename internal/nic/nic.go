@@ -20,6 +20,7 @@ type NIC struct {
 
 	pds    int
 	cqs    int
+	srqs   int
 	mrs    map[uint32]*MR // by the index bits of the key
 	ahs    map[uint32]*AH // by number
 	qps    map[uint32]*QP // by number
@@ -33,6 +34,7 @@ type NIC struct {
 	events   []Event
 	spare    []Event // the batch that the last Events handed out
 	overruns []*CQ   // overflowed, and their queue pairs not yet told
+	held     []*CQ   // moderated, with a completion event that waits
 
 	stats     Stats
 	transport transport
@@ -86,6 +88,8 @@ func fillLimits(l Limits) Limits {
 	l.MaxQPWR = orDefault(l.MaxQPWR, d.MaxQPWR, ring.MaxEntries/2-1)
 	l.MaxSGE = orDefault(l.MaxSGE, d.MaxSGE, ring.MaxSGE)
 	l.MaxInline = orDefault(l.MaxInline, d.MaxInline, ring.MaxInline)
+	l.MaxSRQ = orDefault(l.MaxSRQ, d.MaxSRQ, maxNumbers)
+	l.MaxSRQWR = orDefault(l.MaxSRQWR, d.MaxSRQWR, ring.MaxEntries/2-1)
 	l.MaxCQE = orDefault(l.MaxCQE, d.MaxCQE, ring.MaxEntries/2-1)
 	l.MaxMsgSize = orDefault(l.MaxMsgSize, d.MaxMsgSize, 1<<31) // 9.7.7: messages of up to 2^31 bytes
 	l.MaxRDAtomic = orDefault(l.MaxRDAtomic, d.MaxRDAtomic, 255)

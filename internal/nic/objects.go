@@ -73,6 +73,7 @@ type QPInit struct {
 	PD             *PD
 	SendCQ, RecvCQ *CQ
 	SQ, RQ         *ring.Queue
+	SRQ            *SRQ // instead of RQ; nil: none
 	Cap            Cap
 	SigAll         bool
 }
@@ -84,7 +85,9 @@ type QP struct {
 	typ            QPType
 	pd             *PD
 	sendCQ, recvCQ *CQ
-	sq, rq         *ring.Queue
+	sq, rq         *ring.Queue // rq is nil with srq
+	srq            *SRQ
+	taken          []uint64 // work request ids of the receives taken from srq that have not completed, oldest first
 	cap            Cap
 	sigAll         bool
 	state          State

@@ -51,18 +51,28 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if i.SendCQ.overrun || i.RecvCQ.overrun {
 		return nil, refuse(EINVAL, op, "", overrunReason)
 	}
+	if i.SRQ != nil {
+		if !i.SRQ.usable(n) {
+			return nil, refuse(EINVAL, op, "", "no such shared receive queue")
+		}
+		i.Cap.MaxRecvWR, i.Cap.MaxRecvSGE, i.RQ = 0, 0, nil // 10.2.9: of no meaning
+	}
 	granted, sq, rq, err := n.QueueShapes(i.Cap)
 	if err != nil {
 		return nil, err
 	}
-	if !holds(i.SQ, sq) || !holds(i.RQ, rq) {
+	if !holds(i.SQ, sq) || i.SRQ == nil && !holds(i.RQ, rq) {
 		return nil, refuse(EINVAL, op, "", "the queues are smaller than the capabilities")
 	}
 	if len(n.qps) >= n.limits.MaxQP {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
 	q := &QP{nic: n, num: n.newQPN(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
-		sq: i.SQ, rq: i.RQ, cap: granted, sigAll: i.SigAll}
+		sq: i.SQ, rq: i.RQ, srq: i.SRQ, cap: granted, sigAll: i.SigAll}
+	if q.srq != nil {
+		q.srq.refs++
+		q.cap.MaxRecvWR = 0
+	}
 	q.setDefaults()
 	n.qps[q.num] = q
 	q.pd.refs++
@@ -97,6 +107,10 @@ func (q *QP) Destroy() error {
 	q.sendCQ.detach(q, 0)
 	q.recvCQ.detach(q, 1)
 	q.pd.refs--
+	if q.srq != nil {
+		q.srq.refs--
+		q.taken = nil
+	}
 	return nil
 }
 
@@ -108,7 +122,10 @@ func (q *QP) reset() {
 	q.transportReset()
 	// An error means that the program has truncated its queues: then nothing is in them.
 	_ = q.sq.ConsumeAll()
-	_ = q.rq.ConsumeAll()
+	if q.srq == nil {
+		_ = q.rq.ConsumeAll()
+	}
+	q.taken = q.taken[:0] // 10.2.9: what was taken from a shared queue is gone with the rest
 	q.setDefaults()
 }
 

@@ -77,7 +77,9 @@ func (q *QP) startResponder() {
 	*r = responder{out: r.out[:0], saved: r.saved[:0]}
 	r.expected = roce.PSN(q.attr.RQPSN) & roce.PSNMask
 	r.committed = r.expected.Add(-1)
-	r.recvPos = q.rq.Position()
+	if q.srq == nil {
+		r.recvPos = q.rq.Position()
+	}
 }
 
 // psnDiff is roce.Diff, unless the fault of comparing without wrap is planted.
@@ -178,7 +180,7 @@ func (q *QP) receiveSend(p *roce.Packet) {
 		return
 	}
 	mark := len(t.list.Segs)
-	if !q.walk(&t.list, s.wqe.SGE[:s.wqe.NumSGE], &s.cursor, s.used, p.Payload, AccessLocalWrite, uint32(psn)) {
+	if !q.walkIn(q.receivePD(), &t.list, s.wqe.SGE[:s.wqe.NumSGE], &s.cursor, s.used, p.Payload, AccessLocalWrite, uint32(psn)) {
 		t.list.Segs = t.list.Segs[:mark]
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocProtErr, s.wqe.WRID
@@ -199,14 +201,15 @@ func (q *QP) receiveSend(p *roce.Packet) {
 // no good, and the answer is on its way.
 func (q *QP) takeReceive() bool {
 	r := &q.resp
-	if q.rq.PendingFrom(r.recvPos) == 0 {
+	if !q.receivePosted() {
 		q.refuseNotReady()
 		return false
 	}
 	s := q.nic.transport.newRecv()
 	s.used, s.cursor, s.room = 0, cursor{}, 0
 	r.recv = s // given back with the queue pair's reset if anything goes wrong
-	bad, err := q.rq.LoadRecv(r.recvPos, &s.wqe)
+	bad, err := q.peekReceive(&s.wqe)
+	q.takeLoaded(s.wqe.WRID)
 	if bad || err != nil {
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, s.wqe.WRID
@@ -216,14 +219,13 @@ func (q *QP) takeReceive() bool {
 		s.room += uint64(g.Length)
 	}
 	s.room = min(s.room, uint64(q.nic.limits.MaxMsgSize)) // 9.7.7: no message is larger
-	r.recvPos = q.rq.Next(r.recvPos)
 	return true
 }
 
 func (q *QP) receiveWrite(p *roce.Packet) {
 	r, t := &q.resp, &q.nic.transport
 	n := uint32(len(p.Payload))
-	if p.Info.HasImm && q.rq.PendingFrom(r.recvPos) == 0 {
+	if p.Info.HasImm && !q.receivePosted() {
 		q.refuseNotReady() // 9.7.5.2.8; the packet comes again, with its payload
 		return
 	}
@@ -289,8 +291,9 @@ func (q *QP) remoteMR(key uint32, va, length uint64, need Access) *MR {
 // immediate data that is refused if the request is no good, so this comes before the packet is accepted.
 func (q *QP) loadImmReceive() bool {
 	w := &q.nic.transport.recvWQE
-	bad, err := q.rq.LoadRecv(q.resp.recvPos, w)
+	bad, err := q.peekReceive(w)
 	if bad || err != nil {
+		q.takeLoaded(w.WRID)
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, w.WRID
 		return false
@@ -300,9 +303,9 @@ func (q *QP) loadImmReceive() bool {
 
 // completeWriteImm uses the loaded receive request up; its buffers stay untouched.
 func (q *QP) completeWriteImm(p *roce.Packet) {
-	r := &q.resp
-	r.recvPos = q.rq.Next(r.recvPos)
-	q.completeReceive(p, q.nic.transport.recvWQE.WRID, r.total, ring.WCRecvImm, false)
+	wrid := q.nic.transport.recvWQE.WRID
+	q.takeLoaded(wrid)
+	q.completeReceive(p, wrid, q.resp.total, ring.WCRecvImm, false)
 }
 
 // commit has the packet acknowledged when its transfers are done.

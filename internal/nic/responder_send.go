@@ -125,7 +125,12 @@ func (r *responder) popResponse() {
 }
 
 // creditCode encodes the receives that are posted and not used (9.7.7.2.2).
-func (q *QP) creditCode() uint8 { return roce.CreditCode(int(q.rq.Pending())) }
+func (q *QP) creditCode() uint8 {
+	if q.srq != nil {
+		return roce.CreditsUnlimited // 9.7.7.2: receives that others may take are no credits
+	}
+	return roce.CreditCode(int(q.rq.Pending()))
+}
 
 func (q *QP) sendReadResponse(tx *Tx, p *response) (n uint32, ok bool) {
 	n = min(p.left, q.mtu)

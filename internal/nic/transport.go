@@ -81,6 +81,11 @@ type cursor struct {
 // describes, each with its part of buf. It stops and says false at the first piece that need
 // rights do not allow. Precondition: the message has that many bytes.
 func (q *QP) walk(l *hostmem.List, sge []ring.SGE, c *cursor, off uint32, buf []byte, need Access, tag uint32) bool {
+	return q.walkIn(q.pd, l, sge, c, off, buf, need, tag)
+}
+
+// walkIn is walk with the keys of another protection domain than the queue pair's.
+func (q *QP) walkIn(pd *PD, l *hostmem.List, sge []ring.SGE, c *cursor, off uint32, buf []byte, need Access, tag uint32) bool {
 	if off < c.base {
 		*c = cursor{}
 	}
@@ -97,7 +102,7 @@ func (q *QP) walk(l *hostmem.List, sge []ring.SGE, c *cursor, off uint32, buf []
 		n := min(uint32(len(buf)), s.Length-in)
 		m := q.nic.lookupMR(s.LKey)
 		// Addr+in cannot pass the end of the region when the entry as a whole is checked.
-		if m == nil || !m.check(q.pd, s.Addr, uint64(s.Length), need) {
+		if m == nil || !m.check(pd, s.Addr, uint64(s.Length), need) {
 			return false
 		}
 		l.Add(hostmem.Segment{Space: m.space, Addr: m.hostAddr(s.Addr + uint64(in)), Buf: buf[:n:n], Lane: q.num, Tag: tag})

@@ -95,12 +95,13 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	q.communicating()
 	r := &q.resp
 	w := &t.recvWQE
-	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || q.rq.PendingFrom(r.recvPos) == 0 {
+	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || !q.receivePosted() {
 		s.UDDropped++
 		return
 	}
-	bad, err := q.rq.LoadRecv(r.recvPos, w)
+	bad, err := q.peekReceive(w)
 	if bad || err != nil {
+		q.takeLoaded(w.WRID)
 		q.datagramError(w.WRID, ring.StatusLocQPOpErr)
 		return
 	}
@@ -118,13 +119,14 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	mark := len(t.list.Segs)
 	var c cursor
 	sge := w.SGE[:w.NumSGE]
-	if !q.walk(&t.list, sge, &c, 0, grh, AccessLocalWrite, 0) ||
-		!q.walk(&t.list, sge, &c, roce.GRHSize, p.Payload, AccessLocalWrite, 0) {
+	if !q.walkIn(q.receivePD(), &t.list, sge, &c, 0, grh, AccessLocalWrite, 0) ||
+		!q.walkIn(q.receivePD(), &t.list, sge, &c, roce.GRHSize, p.Payload, AccessLocalWrite, 0) {
 		t.list.Segs = t.list.Segs[:mark]
+		q.takeLoaded(w.WRID)
 		q.datagramError(w.WRID, ring.StatusLocProtErr)
 		return
 	}
-	r.recvPos = q.rq.Next(r.recvPos)
+	q.takeLoaded(w.WRID)
 	e := q.effect(effectDatagram)
 	e.solicited = p.BTH.Solicited()
 	e.cqe = ring.CQE{WRID: w.WRID, Opcode: ring.WCRecv, ByteLen: uint32(length), QPN: q.num, SrcQP: h.SrcQP(),
