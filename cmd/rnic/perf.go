@@ -19,9 +19,9 @@ type PerfCmd struct {
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
 	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
-	Iterations int           `short:"n" help:"Messages of each queue pair (default 5000, latency 20000)."`
+	Iterations int           `short:"n" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
 	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
-	Depth      int           `short:"t" default:"32" help:"Work requests in flight of each queue pair."`
+	Depth      int           `short:"t" help:"Work requests in flight of each queue pair (default 32, fewer with many queue pairs)."`
 	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs."`
 	MTU        int           `short:"m" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
 	IPv4       bool          `short:"4" help:"Use IPv4 (the default)."`

@@ -29,7 +29,7 @@ func (o *Options) recvSlots() int {
 	case o.Kind.Latency:
 		return lazySends
 	}
-	return min(4*o.slots(), maxRecvSlots)
+	return max(o.slots(), min(4*o.slots(), maxRecvSlots, mostSlots(o.QueuePairs)))
 }
 
 // stride is the distance of buffers: whole cache lines.

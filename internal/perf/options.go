@@ -144,13 +144,17 @@ func (o *Options) Validate() error {
 		o.Size = 8
 	}
 	if o.Iterations == 0 && o.Duration == 0 {
-		o.Iterations = 5000
+		o.Iterations = min(5000, max(50, 500_000/o.QueuePairs))
 		if o.Kind.Latency {
 			o.Iterations = 20000
 		}
 	}
 	if o.Depth == 0 {
-		o.Depth = 32
+		o.Depth = max(1, min(32, mostSlots(o.QueuePairs), defaultBuffers/(o.QueuePairs*o.stride())))
+	}
+	if o.slots() > mostSlots(o.QueuePairs) {
+		return usage("depth %d of %d queue pairs: they share a completion queue of %d, so that at most %d are possible",
+			o.Depth, o.QueuePairs, maxCompletions, mostSlots(o.QueuePairs))
 	}
 	if o.Inline < 0 {
 		o.Inline = 0
@@ -161,6 +165,15 @@ func (o *Options) Validate() error {
 	_, _, err := o.faults()
 	return err
 }
+
+// maxCompletions is what a completion queue holds (nic.DefaultLimits). All queue pairs share one.
+const maxCompletions = 65535
+
+// defaultBuffers bounds each side's buffers where the depth is not chosen, bytes.
+const defaultBuffers = 256 << 20
+
+// mostSlots is how many work requests each of so many queue pairs may have in flight.
+func mostSlots(qps int) int { return (maxCompletions-64)/qps - 1 }
 
 // faults reads --fault: each "[send:|recv:]SPEC"; without a direction it holds for what is sent.
 func (o *Options) faults() (send, recv *fault.Spec, err error) {
