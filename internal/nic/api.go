@@ -310,6 +310,7 @@ type Stats struct {
 	BadPackets                               uint64 // malformed, unknown queue pair, wrong state or type
 	BadPKey, BadQKey                         uint64
 	UDDropped                                uint64 // no receive posted, or too small
+	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64
 }
@@ -320,6 +321,7 @@ type Policy struct {
 	MinResendNanos int64 // least delay of an early resend. Default 1 ms
 	AckDelayNanos  int64 // longest wait of an acknowledgement for company; see NIC.Quiet. Default 0: none waits
 	Window         WindowPolicy
+	Pace           PacePolicy
 }
 
 // WindowPolicy bounds the bytes in flight. The zero value means the defaults.

@@ -88,6 +88,9 @@ func (q *QP) perform(now int64, e *effect) {
 
 // commitNow moves the committed state: e's packet has been executed.
 func (q *QP) commitNow(e *effect) {
+	if q.typ == UC {
+		return // nothing is acknowledged
+	}
 	r := &q.resp
 	r.advance(e.psn)
 	if e.last {
@@ -187,6 +190,10 @@ func (q *QP) completeReceiveWith(wrid uint64, status ring.Status) {
 // memoryFailed treats a transfer that e or a packet merged into e asked for, and that the program's
 // memory did not allow.
 func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
+	if q.typ == UC {
+		q.landingLost(now, e)
+		return
+	}
 	psn := e.psn
 	if !f.Atomic {
 		psn = roce.PSN(q.nic.transport.list.Segs[f.Index].Tag)

@@ -143,8 +143,8 @@ func TestRandomPacketsAreHarmless(t *testing.T) {
 func requestsAreHarmless(t fatalTB, data []byte) {
 	w := newWire(t, Config{}, Config{})
 	typ := RC
-	if len(data) > 0 && data[0]&1 != 0 {
-		typ = UD
+	if len(data) > 0 {
+		typ = []QPType{RC, UD, UC}[data[0]%3]
 	}
 	a, b := w.hosts[0].newEnd(typ, testCap, 1023), w.hosts[1].newEnd(RC, testCap, 1023)
 	a.to(RTS, defaultAttr(), b)

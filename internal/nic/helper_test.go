@@ -130,7 +130,10 @@ func bring(t fatalTB, q *QP, to State) {
 }
 
 func transitionOf(typ QPType, from, to State) transition {
-	if typ == UD {
+	switch typ {
+	case UC:
+		return ucTransitions[from][to]
+	case UD:
 		return udTransitions[from][to]
 	}
 	return rcTransitions[from][to]

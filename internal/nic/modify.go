@@ -15,6 +15,7 @@ type transition struct {
 
 const (
 	rcToRTS = AttrCurState | AttrAltPath | AttrAccessFlags | AttrMinRNRTimer | AttrPathMigState
+	ucToRTS = AttrCurState | AttrAltPath | AttrAccessFlags | AttrPathMigState
 	udToRTS = AttrCurState | AttrQKey
 )
 
@@ -50,6 +51,22 @@ var rcTransitions = anyState(map[State]map[State]transition{
 	},
 	// An RC queue pair never enters SQE (10.3.1.6); Linux lists the way out of it all the same.
 	SQE: {RTS: {}},
+})
+
+var ucTransitions = anyState(map[State]map[State]transition{
+	Reset: {Init: {required: AttrPKeyIndex | AttrPort | AttrAccessFlags}},
+	Init: {
+		Init: {optional: AttrPKeyIndex | AttrPort | AttrAccessFlags},
+		RTR: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN,
+			optional: AttrAltPath | AttrAccessFlags | AttrPKeyIndex},
+	},
+	RTR: {RTS: {required: AttrSQPSN, optional: ucToRTS}},
+	RTS: {RTS: {optional: ucToRTS}, SQD: {optional: AttrEnSQDAsyncNotify}},
+	SQD: {
+		RTS: {optional: ucToRTS},
+		SQD: {optional: AttrAV | AttrAltPath | AttrAccessFlags | AttrPKeyIndex | AttrPathMigState},
+	},
+	SQE: {RTS: {optional: AttrCurState | AttrAccessFlags}},
 })
 
 var udTransitions = anyState(map[State]map[State]transition{
@@ -130,7 +147,10 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 		return bad("there is no state %d", c.to)
 	}
 	table := &rcTransitions
-	if q.typ == UD {
+	switch q.typ {
+	case UC:
+		table = &ucTransitions
+	case UD:
 		table = &udTransitions
 	}
 	t := table[q.state][c.to]

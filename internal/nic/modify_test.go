@@ -21,6 +21,15 @@ RC RTS   SQD  -                                      sqdnotify
 RC SQD   RTS  -                                      cur,alt,access,minrnr,mig
 RC SQD   SQD  -                                      port,av,timeout,retry,rnr,maxrd,maxdest,alt,access,pkey,minrnr,mig
 RC SQE   RTS  -                                      -
+UC RESET INIT pkey,port,access                       -
+UC INIT  INIT -                                      pkey,port,access
+UC INIT  RTR  av,mtu,dqpn,rqpsn                      alt,access,pkey
+UC RTR   RTS  sqpsn                                  cur,alt,access,mig
+UC RTS   RTS  -                                      cur,alt,access,mig
+UC RTS   SQD  -                                      sqdnotify
+UC SQD   RTS  -                                      cur,alt,access,mig
+UC SQD   SQD  -                                      av,alt,access,pkey,mig
+UC SQE   RTS  -                                      cur,access
 UD RESET INIT pkey,port,qkey                         -
 UD INIT  INIT -                                      pkey,port,qkey
 UD INIT  RTR  -                                      pkey,qkey
@@ -56,7 +65,7 @@ func readTable(t *testing.T) map[step]transition {
 		return mask
 	}
 	states := map[string]State{}
-	types := map[string]QPType{"RC": RC, "UD": UD}
+	types := map[string]QPType{"RC": RC, "UC": UC, "UD": UD}
 	table := map[step]transition{}
 	for s := Reset; s <= Err; s++ {
 		states[s.String()] = s
@@ -78,7 +87,7 @@ func readTable(t *testing.T) map[step]transition {
 // missing, or one more, or to another state, it is EINVAL and nothing changes (10.3.1, 11.2.5.2).
 func TestModifyMasks(t *testing.T) {
 	table := readTable(t)
-	for _, typ := range []QPType{RC, UD} {
+	for _, typ := range []QPType{RC, UC, UD} {
 		for from := Reset; from <= Err; from++ {
 			for to := Reset; to <= Err+1; to++ {
 				tr := table[step{typ, from, to}]
@@ -138,7 +147,7 @@ func testMasks(t *testing.T, typ QPType, from, to State, tr transition) {
 func TestModifyWithoutState(t *testing.T) {
 	table := readTable(t)
 	n := objectsNIC(Config{})
-	for _, typ := range []QPType{RC, UD} {
+	for _, typ := range []QPType{RC, UC, UD} {
 		for from := Reset; from <= Err; from++ {
 			tr := table[step{typ, from, from}]
 			for bit := AttrMask(1 << 1); bit != 0; bit <<= 1 {
@@ -240,7 +249,7 @@ func TestModifyCutsTo24Bits(t *testing.T) {
 // 10.3.1.1: the Reset state is that of a new queue pair, with empty queues.
 func TestResetIsANewQueuePair(t *testing.T) {
 	n := objectsNIC(Config{})
-	for _, typ := range []QPType{RC, UD} {
+	for _, typ := range []QPType{RC, UC, UD} {
 		for from := Reset; from <= Err; from++ {
 			q := someQP(t, n, typ)
 			fresh, _ := q.Query()

@@ -101,6 +101,7 @@ type QP struct {
 
 	req   requester
 	resp  responder
+	pace  paceState
 	timer timerEntry
 	sched schedEntry
 }

@@ -130,7 +130,7 @@ func (w *world) createQP(t *rapid.T) {
 	send, ok2 := pick(t, w.cqs, "send cq")
 	recv, _ := pick(t, w.cqs, "recv cq")
 	if ok && ok2 {
-		typ := rapid.SampledFrom([]QPType{RC, UD}).Draw(t, "type")
+		typ := rapid.SampledFrom([]QPType{RC, UC, UD}).Draw(t, "type")
 		q, err := w.n.CreateQP(qpInit(t, w.n, typ, pd, send, recv, smallCap))
 		if send.overrun || recv.overrun {
 			if err == nil {

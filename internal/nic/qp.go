@@ -42,8 +42,8 @@ func (n *NIC) QueueShapes(asked Cap) (granted Cap, sq, rq ring.Geometry, err err
 // that the device does not have. EINVAL: anything else that does not fit. ENOMEM: the limit.
 func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	const op = "create queue pair"
-	if i.Type != RC && i.Type != UD {
-		return nil, refuse(EOPNOTSUPP, op, "", fmt.Sprintf("queue pair type %d is not supported, RC and UD are", i.Type))
+	if i.Type != RC && i.Type != UC && i.Type != UD {
+		return nil, refuse(EOPNOTSUPP, op, "", fmt.Sprintf("queue pair type %d is not supported, RC, UC and UD are", i.Type))
 	}
 	if !i.PD.usable(n) || !i.SendCQ.usable(n) || !i.RecvCQ.usable(n) {
 		return nil, refuse(EINVAL, op, "", "no such protection domain or completion queue")

@@ -65,7 +65,7 @@ func TestCreateQPArguments(t *testing.T) {
 	}{
 		{"RC", func(i *QPInit) {}, 0},
 		{"UD", func(i *QPInit) { i.Type = UD }, 0},
-		{"UC", func(i *QPInit) { i.Type = UC }, EOPNOTSUPP},
+		{"UC", func(i *QPInit) { i.Type = UC }, 0},
 		{"type 0", func(i *QPInit) { i.Type = 0 }, EOPNOTSUPP},
 		{"raw packets", func(i *QPInit) { i.Type = 8 }, EOPNOTSUPP},
 		{"no domain", func(i *QPInit) { i.PD = nil }, EINVAL},

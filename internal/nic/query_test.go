@@ -6,7 +6,7 @@ import "testing"
 func TestQueryAfterCreate(t *testing.T) {
 	n := objectsNIC(Config{})
 	cq := mustCQ(t, n, 4)
-	for _, typ := range []QPType{RC, UD} {
+	for _, typ := range []QPType{RC, UC, UD} {
 		i := qpInit(t, n, typ, mustPD(t, n), cq, cq, Cap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1})
 		i.SigAll = true
 		q, err := n.CreateQP(i)

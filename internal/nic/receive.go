@@ -113,6 +113,8 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 	}
 	q.communicating()
 	switch {
+	case q.typ == UC:
+		q.receiveUnacknowledged(p)
 	case p.Info.Request:
 		q.receiveRequest(now, p)
 	default:
@@ -144,10 +146,14 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 	default:
 		return false
 	}
-	if q.typ == UD {
+	want := roce.TransportRC
+	switch q.typ {
+	case UD:
 		return p.Info.Transport == roce.TransportUD
+	case UC:
+		want = roce.TransportUC
 	}
-	return p.Info.Transport == roce.TransportRC && rx.Path.Src == q.path.Dst && rx.Path.Dst == q.path.Src
+	return p.Info.Transport == want && rx.Path.Src == q.path.Dst && rx.Path.Dst == q.path.Src
 }
 
 // partitionsMatch is the rule of 10.9.3: the same partition, and not both limited members.

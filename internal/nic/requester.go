@@ -216,7 +216,9 @@ func (q *QP) allowsOpcode(op ring.SendOpcode) bool {
 	switch op {
 	case ring.OpSend, ring.OpSendImm:
 		return true
-	case ring.OpWrite, ring.OpWriteImm, ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd:
+	case ring.OpWrite, ring.OpWriteImm:
+		return q.typ != UD
+	case ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd:
 		return q.typ == RC
 	}
 	return false
@@ -319,8 +321,8 @@ func (q *QP) failOldest(now int64, status ring.Status) {
 			r.acked = r.head
 		}
 	}
-	if q.typ == UD && q.state == RTS {
-		q.state = SQE // 10.3.1.6: the receive queue goes on
+	if q.typ != RC && (q.state == RTS || q.state == SQD) {
+		q.state, q.attr.SQDraining = SQE, false // 10.3.1.6: the receive queue goes on
 		q.flushSends()
 		return
 	}

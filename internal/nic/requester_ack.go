@@ -384,6 +384,9 @@ func (q *QP) deadline() int64 {
 	if r.rnrUntil != 0 {
 		return earlier(d, r.rnrUntil)
 	}
+	if q.typ == UC {
+		return q.pace.until
+	}
 	if q.typ != RC || r.nxt == r.una || r.failing {
 		return d
 	}
@@ -414,6 +417,11 @@ func (q *QP) expire(now int64) {
 	switch {
 	case q.state == Err:
 		q.pollReceives(now)
+		return
+	case q.pace.until != 0:
+		if q.pace.until <= now {
+			q.paceDue()
+		}
 		return
 	case r.rnrUntil != 0:
 		if r.rnrUntil <= now {

@@ -181,6 +181,9 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 	case i == w.packets-1:
 		op = set.last
 	}
+	if q.typ == UC {
+		op += roce.UCSendFirst - roce.RCSendFirst // the same operations, of another transport
+	}
 	payload := uint32(0)
 	if !w.answered() {
 		payload = min(q.mtu, w.length-off)
@@ -194,7 +197,7 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 	if info.Ends() && w.usesReceive() && w.flags&ring.SendSolicited != 0 {
 		b.SetSolicited(true)
 	}
-	if info.Ends() && (q.sigAll || w.flags&ring.SendSignaled != 0) {
+	if q.typ == RC && info.Ends() && (q.sigAll || w.flags&ring.SendSignaled != 0) {
 		b.SetAckReq(true)
 	}
 	switch {

@@ -200,19 +200,26 @@ func (q *QP) receiveSend(p *roce.Packet) {
 // takeReceive takes the next receive request, private from here on. False: there is none, or it is
 // no good, and the answer is on its way.
 func (q *QP) takeReceive() bool {
-	r := &q.resp
 	if !q.receivePosted() {
 		q.refuseNotReady()
 		return false
 	}
+	if !q.beginReceive() {
+		e := q.refuseFatal(roce.NAKRemoteOperational)
+		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, q.resp.recv.wqe.WRID
+		return false
+	}
+	return true
+}
+
+// beginReceive makes the next receive request resp.recv. False: it is no good. Precondition: there is one.
+func (q *QP) beginReceive() bool {
 	s := q.nic.transport.newRecv()
-	s.used, s.cursor, s.room = 0, cursor{}, 0
-	r.recv = s // given back with the queue pair's reset if anything goes wrong
+	s.used, s.cursor, s.room, s.pos = 0, cursor{}, 0, q.resp.recvPos
+	q.resp.recv = s // given back with the queue pair's reset if anything goes wrong
 	bad, err := q.peekReceive(&s.wqe)
 	q.takeLoaded(s.wqe.WRID)
 	if bad || err != nil {
-		e := q.refuseFatal(roce.NAKRemoteOperational)
-		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, s.wqe.WRID
 		return false
 	}
 	for _, g := range s.wqe.SGE[:s.wqe.NumSGE] {

@@ -65,9 +65,12 @@ func (q *QP) transmit(now int64, tx *Tx) (more, full bool) {
 	default:
 		return false, false
 	}
-	if q.typ == UD {
-		if q.state != RTS && q.state != SQD {
+	if q.typ != RC {
+		switch {
+		case q.state != RTS && q.state != SQD:
 			return false, false
+		case q.typ == UC:
+			return q.sendUnacknowledged(now, tx)
 		}
 		return q.sendDatagrams(now, tx)
 	}
@@ -87,7 +90,7 @@ func (q *QP) transmit(now int64, tx *Tx) (more, full bool) {
 func (n *NIC) GatherDone(now int64, tx *Tx) {
 	n.now = max(n.now, now)
 	t := &n.transport
-	if len(tx.Gather.Failed) == 0 && t.datagrams == 0 {
+	if len(tx.Gather.Failed) == 0 && t.unacknowledged == 0 {
 		return
 	}
 	for i := range tx.Gather.Failed {
@@ -102,15 +105,21 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 			q.gatherFailed(now, roce.BTH(tx.Packets[first].Data))
 		}
 	}
-	if t.datagrams == 0 {
+	if t.unacknowledged == 0 {
 		return
 	}
-	t.datagrams = 0
+	t.unacknowledged = 0
 	for i := range tx.Packets {
 		p := &tx.Packets[i]
-		if roce.BTH(p.Data).Opcode()>>5 == roce.Opcode(roce.TransportUD) {
+		b := roce.BTH(p.Data)
+		switch roce.Transport(b.Opcode() >> 5) {
+		case roce.TransportUD:
 			if q := n.lookupQP(p.QPN); q != nil {
 				q.datagramSent(now, p.Dead)
+			}
+		case roce.TransportUC:
+			if q := n.lookupQP(p.QPN); q != nil {
+				q.unacknowledgedSent(now, b, p.Dead)
 			}
 		}
 	}

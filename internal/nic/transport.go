@@ -24,7 +24,9 @@ type transport struct {
 	recvWQE   ring.RecvWQE // likewise, for flushes and datagrams
 	freeRecvs []*recvState // those of no queue pair
 	requests  requestPool  // likewise
-	datagrams int          // UD packets in the batch being sent
+	pace      PacePolicy
+
+	unacknowledged int // UD and UC packets in the batch being sent
 }
 
 func (t *transport) init(n *NIC) {
@@ -32,6 +34,7 @@ func (t *transport) init(n *NIC) {
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
 	t.resend = goBackN{}
+	t.pace = n.policy.Pace.withDefaults()
 	t.scratch = make([]byte, 0, scratchSize)
 }
 
@@ -54,6 +57,7 @@ type recvState struct {
 	room   uint64 // bytes that a message may have: of all its buffers, or the device's limit
 	used   uint32 // bytes of the message that have arrived
 	cursor cursor
+	pos    uint32 // where it stands in the queue pair's own receive queue
 }
 
 func (t *transport) newRecv() *recvState {
@@ -149,14 +153,18 @@ func (q *QP) transportToRTR(now int64) { q.startResponder() }
 
 // transportToRTS starts the requester, or lets it go on after SQD.
 func (q *QP) transportToRTS(now int64) {
-	if q.typ == RC {
+	if q.typ != UD {
 		q.joinPeer()
 	}
 	if !q.req.started {
 		q.startRequester()
 	}
-	q.req.stopped = false // SQE has flushed the request that stopped the queue
-	q.sizeReads()         // more may be allowed than before SQD, where all has completed (11.2.5.2)
+	r := &q.req
+	r.stopped = false // SQE has flushed the request that stopped the queue
+	if q.typ != RC {  // and those behind it, whose PSNs are left out
+		r.una, r.nxt, r.max = r.end, r.end, r.end
+	}
+	q.sizeReads() // more may be allowed than before SQD, where all has completed (11.2.5.2)
 	q.activate()
 }
 

@@ -35,7 +35,7 @@ func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
 		r.cur++
 		r.nxt = r.nxt.Add(1)
 		r.una, r.max = r.nxt, r.nxt
-		q.nic.transport.datagrams++
+		q.nic.transport.unacknowledged++
 	}
 	return true, false
 }
@@ -102,7 +102,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	bad, err := q.peekReceive(w)
 	if bad || err != nil {
 		q.takeLoaded(w.WRID)
-		q.datagramError(w.WRID, ring.StatusLocQPOpErr)
+		q.receiveFailed(w.WRID, ring.StatusLocQPOpErr)
 		return
 	}
 	room := uint64(0)
@@ -123,7 +123,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 		!q.walkIn(q.receivePD(), &t.list, sge, &c, roce.GRHSize, p.Payload, AccessLocalWrite, 0) {
 		t.list.Segs = t.list.Segs[:mark]
 		q.takeLoaded(w.WRID)
-		q.datagramError(w.WRID, ring.StatusLocProtErr)
+		q.receiveFailed(w.WRID, ring.StatusLocProtErr)
 		return
 	}
 	q.takeLoaded(w.WRID)
@@ -136,8 +136,8 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	}
 }
 
-// datagramError fails the next receive: its buffers are no good.
-func (q *QP) datagramError(wrid uint64, status ring.Status) {
+// receiveFailed fails the next receive, which is no good, and the queue pair (fault class A, 9.9.3).
+func (q *QP) receiveFailed(wrid uint64, status ring.Status) {
 	q.resp.refusing = true
 	e := q.effect(effectDatagramFailed)
 	e.cqe.WRID, e.recvErr = wrid, status

@@ -99,7 +99,8 @@ type peer struct {
 	refs    int
 	window  window
 	waiting schedList
-	turn    *QP // of those that waited, the one that may send now
+	turn    *QP   // of those that waited, the one that may send now
+	clock   int64 // of the pace of its unreliable connections
 }
 
 type peerKey struct {
@@ -134,6 +135,7 @@ func (q *QP) leavePeer() {
 	if p == nil {
 		return
 	}
+	q.returnPace()
 	q.landed(q.req.window.inFlight)
 	p.waiting.remove(q)
 	q.passTurn()
