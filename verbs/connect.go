@@ -21,11 +21,11 @@ type ConnectOptions struct {
 	PSN        uint32 // own first packet sequence number: what the peer was told
 	MTU        int    // path MTU in bytes [the device's]
 	Access     Access // what the peer may do [remote write, read and atomic]
-	Timeout    int    // local ACK timeout, 4.096 us * 2^Timeout [14, 67 ms]; -1: none
-	RetryCount int    // [7]; -1: 0
-	RNRRetry   int    // [7, for ever]; -1: 0
-	RNRTimer   int    // code of the RNR timer that peers are told [12, 0.64 ms]
-	RDAtomic   int    // RDMA READs and atomics in flight, each way [16]
+	Timeout    int    // RC: local ACK timeout, 4.096 us * 2^Timeout [14, 67 ms]; -1: none
+	RetryCount int    // RC [7]; -1: 0
+	RNRRetry   int    // RC [7, for ever]; -1: 0
+	RNRTimer   int    // RC: code of the RNR timer that peers are told [12, 0.64 ms]
+	RDAtomic   int    // RC: RDMA READs and atomics in flight, each way [16]
 	HopLimit   int    // [64]
 	Class      uint8  // traffic class
 }
@@ -46,10 +46,11 @@ func (q *QP) Init(access Access) error {
 	return q.Modify(a, nic.AttrState|nic.AttrPort|nic.AttrPKeyIndex|nic.AttrAccessFlags)
 }
 
-// Connect takes an RC queue pair from RESET or INIT to RTS, connected to the peer.
+// Connect takes an RC or UC queue pair from RESET or INIT to RTS, connected to the peer, which must be of the
+// same type.
 func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
-	if q.typ != RC {
-		return fmt.Errorf("connect QP %#x: it is not of type RC: %w", q.Num(), ErrInvalid)
+	if q.typ != RC && q.typ != UC {
+		return fmt.Errorf("connect QP %#x: it is not of type RC or UC: %w", q.Num(), ErrInvalid)
 	}
 	if o.Access == 0 {
 		o.Access = AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
@@ -71,14 +72,20 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	rtr := &Attr{State: nic.RTR, PathMTU: code, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: pick(o.RDAtomic, 16),
 		MinRNRTimer: pick(o.RNRTimer, 12), AccessFlags: o.Access,
 		AH: AHAttr{DGID: peer.GID, SGIDIndex: uint8(o.GIDIndex), HopLimit: pick(o.HopLimit, 64), TrafficClass: o.Class, IsGlobal: true, Port: 1}}
-	err := q.Modify(rtr, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN|nic.AttrMaxDestRDAtomic|
-		nic.AttrMinRNRTimer|nic.AttrAccessFlags)
-	if err != nil {
+	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | nic.AttrAccessFlags
+	if q.typ == RC {
+		mask |= nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
+	}
+	if err := q.Modify(rtr, mask); err != nil {
 		return err
 	}
 	rts := &Attr{State: nic.RTS, Timeout: pick(o.Timeout, 14), RetryCnt: pick(o.RetryCount, 7), RNRRetry: pick(o.RNRRetry, 7),
 		SQPSN: o.PSN, MaxRDAtomic: pick(o.RDAtomic, 16)}
-	return q.Modify(rts, nic.AttrState|nic.AttrTimeout|nic.AttrRetryCnt|nic.AttrRNRRetry|nic.AttrSQPSN|nic.AttrMaxRDAtomic)
+	mask = nic.AttrState | nic.AttrSQPSN
+	if q.typ == RC {
+		mask |= nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic
+	}
+	return q.Modify(rts, mask)
 }
 
 // Local is the queue pair's own endpoint, for the peer: the address of GID index gidIndex, and psn.

@@ -15,6 +15,7 @@ type QPType = nic.QPType
 // Transports.
 const (
 	RC = nic.RC // reliable connection
+	UC = nic.UC // unreliable connection: what is lost on the way stays lost, message by message
 	UD = nic.UD // unreliable datagram
 )
 
@@ -119,6 +120,8 @@ const (
 	StateInit  = nic.Init
 	StateRTR   = nic.RTR
 	StateRTS   = nic.RTS
+	StateSQD   = nic.SQD // sends that have begun complete, no other begins
+	StateSQE   = nic.SQE // UC, UD: a send has failed, receives go on; Modify to RTS revives it
 	StateError = nic.Err
 )
 
@@ -141,6 +144,7 @@ const (
 	AttrSQPSN           = nic.AttrSQPSN
 	AttrMaxDestRDAtomic = nic.AttrMaxDestRDAtomic
 	AttrDestQPN         = nic.AttrDestQPN
+	AttrSQDAsyncNotify  = nic.AttrEnSQDAsyncNotify // an event when everything that had begun has completed
 )
 
 // Modify changes the attributes in mask, and the state (InfiniBand vol. 1, 11.2.5.2). What the
