@@ -38,6 +38,7 @@ func (c *CQ) Destroy() error {
 		return refuse(EBUSY, op, "", "queue pairs use it: destroy them first")
 	}
 	c.dead = true
+	c.pace.due = 0
 	c.nic.cqs--
 	return nil
 }
@@ -66,6 +67,7 @@ func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
 	if c.overrun {
 		return
 	}
+	e.Time = uint64(n.now)
 	if c.ring.Free() == 0 || c.ring.StoreCQE(c.ring.Position(), e) != nil || c.ring.Publish() != nil {
 		n.overflow(c)
 		return
@@ -78,8 +80,7 @@ func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
 		solicited = false
 	}
 	if c.armed == armedAny || c.armed == armedSolicited && solicited {
-		c.armed = disarmed
-		n.event(Event{Type: EventCompletion, CQ: c})
+		c.notify(e.Status != ring.StatusSuccess)
 	}
 }
 

@@ -38,6 +38,7 @@ type CQ struct {
 	ring    *ring.Queue
 	refs    int
 	armed   armState
+	pace    moderation
 	overrun bool // overflowed: takes no completion any more
 	dead    bool // destroyed
 	users   []*QP

@@ -105,15 +105,17 @@ func (h *timerHeap) top() *QP {
 
 // NextTimer is the time at which Expire has something to do; 0: none.
 func (n *NIC) NextTimer() int64 {
+	at := n.nextNotification()
 	if q := n.transport.timers.top(); q != nil {
-		return q.timer.at
+		return earlier(at, q.timer.at)
 	}
-	return 0
+	return at
 }
 
 // Expire lets the timers act whose time has come.
 func (n *NIC) Expire(now int64) {
 	n.now = max(n.now, now)
+	n.notifyDue(now)
 	h := &n.transport.timers
 	for q := h.top(); q != nil && q.timer.at <= now; q = h.top() {
 		h.remove(q)
