@@ -310,6 +310,7 @@ type Stats struct {
 	BadPackets                               uint64 // malformed, unknown queue pair, wrong state or type
 	BadPKey, BadQKey                         uint64
 	UDDropped                                uint64 // no receive posted, or too small
+	UCLost                                   uint64 // unreliable connections: packets that the numbers of later ones show missing
 	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64

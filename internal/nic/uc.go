@@ -74,6 +74,9 @@ func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 	}
 	psn := p.BTH.PSN()
 	inOrder := psn == r.expected
+	if gap := roce.Diff(psn, r.expected); gap > 0 {
+		q.nic.stats.UCLost += uint64(gap)
+	}
 	r.expected = psn.Add(1)
 	if p.Info.Starts() {
 		if r.inMessage != noMessage {
