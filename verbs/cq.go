@@ -36,6 +36,7 @@ type WC struct {
 	HasGRH    bool // the first 40 bytes of the buffer hold the GRH (UD)
 	QPN       uint32
 	SrcQP     uint32 // UD: the sender's queue pair number
+	Time      int64  // when the NIC made the completion: nanoseconds of Device.Now
 }
 
 // Err is nil for a successful completion; else it wraps the Status.
@@ -119,7 +120,7 @@ func (q *CQ) take(wc []WC) int {
 		_ = q.ring.Consume()
 		wc[i] = WC{ID: e.WRID, Status: Status(e.Status), Opcode: WCOpcode(e.Opcode), VendorErr: e.VendorErr,
 			ByteLen: int(e.ByteLen), Imm: immFromRing(e.Imm), HasImm: e.Flags&ring.WCWithImm != 0,
-			HasGRH: e.Flags&ring.WCGRH != 0, QPN: e.QPN, SrcQP: e.SrcQP}
+			HasGRH: e.Flags&ring.WCGRH != 0, QPN: e.QPN, SrcQP: e.SrcQP, Time: int64(e.Time)}
 	}
 	return n
 }

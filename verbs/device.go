@@ -99,13 +99,16 @@ const (
 	EventQPAccessError    = nic.EventQPAccessErr // the peer asked for what is not allowed
 	EventConnEstablished  = nic.EventCommEst     // a message arrived in state RTR
 	EventSendQueueDrained = nic.EventSQDrained
+	EventSRQLimit         = nic.EventSRQLimit  // fewer receives are left in a shared queue than was armed
+	EventLastWQE          = nic.EventQPLastWQE // a queue pair in error completes no other receive of a shared queue
 )
 
 // Event is an asynchronous event (struct ibv_async_event).
 type Event struct {
 	Type EventType
-	QP   *QP // of a queue pair, else nil
-	CQ   *CQ // of a completion queue, else nil
+	QP   *QP  // of a queue pair, else nil
+	CQ   *CQ  // of a completion queue, else nil
+	SRQ  *SRQ // of a shared receive queue, else nil
 }
 
 // Context is an open device: what is created through it lives until it is closed.
@@ -206,6 +209,9 @@ func (s sink) Async(e device.AsyncEvent) {
 	}
 	if e.CQ != nil {
 		ev.CQ, _ = e.CQ.Cookie.(*CQ)
+	}
+	if e.SRQ != nil {
+		ev.SRQ, _ = e.SRQ.Cookie.(*SRQ)
 	}
 	select {
 	case s.c.events <- ev:

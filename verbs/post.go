@@ -115,6 +115,9 @@ func (q *QP) PostRecv(wrs ...*RecvWR) (n int, err error) {
 	if err := q.use("post to queue pair"); err != nil {
 		return 0, err
 	}
+	if q.rq == nil {
+		return 0, fmt.Errorf("post receive to QP %#x: it takes its receives from a shared queue, post there: %w", q.Num(), ErrInvalid)
+	}
 	q.recvMu.Lock()
 	defer q.recvMu.Unlock()
 	for _, wr := range wrs {
@@ -122,12 +125,7 @@ func (q *QP) PostRecv(wrs ...*RecvWR) (n int, err error) {
 			return n, fmt.Errorf("post receive to QP %#x: %d scatter/gather entries, it was created for %d: %w",
 				q.Num(), len(wr.SGE), q.cap.MaxRecvSGE, ErrInvalid)
 		}
-		if q.rq.Free() == 0 {
-			return n, ErrQueueFull
-		}
-		q.recvW.WRID, q.recvW.NumSGE = wr.ID, copySGE(&q.recvW.SGE, wr.SGE)
-		q.rq.StoreRecv(q.rq.Position(), &q.recvW)
-		if err := q.rq.Publish(); err != nil {
+		if err := postRecv(q.rq, &q.recvW, wr); err != nil {
 			return n, err
 		}
 		n++

@@ -28,6 +28,7 @@ type QPConfig struct {
 	MaxSendSGE     int  // [1], 32 at most
 	MaxRecvSGE     int  // [1], 32 at most
 	MaxInline      int  // bytes [0], 512 at most
+	SRQ            *SRQ // receives come from there, and MaxRecv and MaxRecvSGE are of no meaning
 	SignalAll      bool // every send completes visibly, whatever its request says
 }
 
@@ -43,7 +44,7 @@ type QP struct {
 	sendW  ring.SendWQE
 
 	recvMu sync.Mutex
-	rq     *ring.Queue
+	rq     *ring.Queue // nil with a shared receive queue
 	recvW  ring.RecvWQE
 }
 
@@ -72,6 +73,9 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if cfg.SendCQ.ctx != p.ctx || cfg.RecvCQ.ctx != p.ctx {
 		return nil, fmt.Errorf("create queue pair: a completion queue is of another context: %w", ErrInvalid)
 	}
+	if cfg.SRQ != nil && cfg.SRQ.ctx != p.ctx {
+		return nil, fmt.Errorf("create queue pair: the shared receive queue is of another context: %w", ErrInvalid)
+	}
 	caps := cfg.caps()
 	l := p.ctx.dev.dev.Limits()
 	if caps.MaxSendWR > l.MaxQPWR || caps.MaxRecvWR > l.MaxQPWR || caps.MaxSendSGE > l.MaxSGE ||
@@ -84,14 +88,15 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
 	}
-	nicRQ, rq, err := newRing(caps.MaxRecvWR, ring.RecvWQESize+caps.MaxRecvSGE*ring.SGESize)
-	if err != nil {
+	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq}
+	init := device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
+		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q}
+	if cfg.SRQ != nil {
+		init.SRQ = cfg.SRQ.srq
+	} else if init.RQ, q.rq, err = newRing(caps.MaxRecvWR, recvElement(int(caps.MaxRecvSGE))); err != nil {
 		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
 	}
-	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq, rq: rq}
-	q.qp, err = p.ctx.ctx.CreateQP(device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
-		SQ: nicSQ, RQ: nicRQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q})
-	if err != nil {
+	if q.qp, err = p.ctx.ctx.CreateQP(init); err != nil {
 		return nil, err
 	}
 	return q, nil

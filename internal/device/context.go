@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"rnic/internal/engine"
 	"rnic/internal/hostmem"
@@ -18,11 +19,12 @@ type Sink interface {
 	Async(e AsyncEvent)
 }
 
-// AsyncEvent is an asynchronous event: of the QP if set, else of the CQ if set, else of the port.
+// AsyncEvent is an asynchronous event: of the QP, CQ or SRQ that is set, else of the port.
 type AsyncEvent struct {
 	Type nic.EventType
 	CQ   *CQ
 	QP   *QP
+	SRQ  *SRQ
 	Port uint8
 }
 
@@ -38,6 +40,7 @@ type Context struct {
 	cqs     map[*CQ]struct{}
 	ahs     map[*AH]struct{}
 	qps     map[*QP]struct{}
+	srqs    map[*SRQ]struct{}
 	sources []engine.Doorbells
 
 	byHandle map[uint32]*QP // guarded by the unit
@@ -46,7 +49,7 @@ type Context struct {
 // Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
-		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, byHandle: map[uint32]*QP{}}
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
 	c.closed = d.closed
 	if !d.closed {
@@ -110,6 +113,10 @@ func (c *Context) Close() {
 			_ = q.core.Destroy()
 			q.core.Owner = nil
 		}
+		for s := range c.srqs {
+			_ = s.core.Destroy()
+			s.core.Owner = nil
+		}
 		for a := range c.ahs {
 			_ = a.core.Destroy()
 		}
@@ -126,6 +133,7 @@ func (c *Context) Close() {
 		clear(c.byHandle)
 	})
 	clear(c.qps)
+	clear(c.srqs)
 	clear(c.ahs)
 	clear(c.mrs)
 	clear(c.cqs)
@@ -136,13 +144,13 @@ func (c *Context) Close() {
 }
 
 // Objects tells how many objects of each kind the context owns.
-type Objects struct{ PDs, MRs, CQs, AHs, QPs int }
+type Objects struct{ PDs, MRs, CQs, AHs, QPs, SRQs int }
 
 // Objects counts what the context owns.
 func (c *Context) Objects() Objects {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps)}
+	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps), len(c.srqs)}
 }
 
 // PD is a protection domain.
@@ -179,6 +187,7 @@ func (p *PD) Dealloc() error {
 type MR struct {
 	ctx    *Context
 	core   *nic.MR
+	key    atomic.Uint32 // read while Rereg may be under way
 	Cookie any
 }
 
@@ -196,6 +205,7 @@ func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64,
 	err = c.do(func(core *nic.NIC, _ int64) (err error) {
 		if m.core, err = core.RegCheckedMR(pd.core, space, start, length, iova, access); err == nil {
 			m.core.Owner = m
+			m.key.Store(m.core.RKey())
 			c.mrs[m] = struct{}{}
 		}
 		return err
@@ -204,8 +214,8 @@ func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64,
 }
 
 // LKey and RKey are the region's keys.
-func (m *MR) LKey() uint32 { return m.core.LKey() }
-func (m *MR) RKey() uint32 { return m.core.RKey() }
+func (m *MR) LKey() uint32 { return m.key.Load() }
+func (m *MR) RKey() uint32 { return m.key.Load() }
 
 // Dereg ends the region: its keys are refused from now on.
 func (m *MR) Dereg() error {
@@ -303,6 +313,7 @@ type QPInit struct {
 	PD             *PD
 	SendCQ, RecvCQ *CQ
 	SQ, RQ         *ring.Queue // the NIC's views; the NIC is the consumer
+	SRQ            *SRQ        // instead of RQ; nil: none
 	Cap            nic.Cap
 	SigAll         bool
 	Handle         uint32 // in the context's doorbell log; 0: none
@@ -322,7 +333,7 @@ func (c *Context) CreateQP(i QPInit) (*QP, error) {
 	q := &QP{ctx: c, handle: i.Handle, Cookie: i.Cookie}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
 		q.core, err = core.CreateQP(nic.QPInit{Type: i.Type, PD: i.PD.core, SendCQ: i.SendCQ.core, RecvCQ: i.RecvCQ.core,
-			SQ: i.SQ, RQ: i.RQ, Cap: i.Cap, SigAll: i.SigAll})
+			SQ: i.SQ, RQ: i.RQ, SRQ: i.SRQ.coreOf(), Cap: i.Cap, SigAll: i.SigAll})
 		if err == nil {
 			q.core.Owner = q
 			c.qps[q] = struct{}{}

@@ -164,11 +164,16 @@ func (d *Device) dispatch(events []nic.Event) {
 		if e.QP != nil {
 			a.QP, _ = e.QP.Owner.(*QP)
 		}
+		if e.SRQ != nil {
+			a.SRQ, _ = e.SRQ.Owner.(*SRQ)
+		}
 		switch {
 		case a.QP != nil:
 			ctx = a.QP.ctx
 		case a.CQ != nil:
 			ctx = a.CQ.ctx
+		case a.SRQ != nil:
+			ctx = a.SRQ.ctx
 		default:
 			continue
 		}

@@ -136,6 +136,13 @@ func (q *Queue) PendingFrom(pos uint32) (n uint32) {
 	return (load32(q.buf[offProducer:]) - pos) & q.mask
 }
 
+// Produced is the producer's index as it stands in the queue: where a new producer goes on.
+func (q *Queue) Produced() (i uint32) {
+	var err error
+	defer guard(&err)
+	return load32(q.buf[offProducer:]) & q.mask
+}
+
 // Position is this side's own index.
 func (q *Queue) Position() uint32 { return q.index }
 

@@ -1,0 +1,171 @@
+package verbs_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"rnic/verbs"
+)
+
+// Many queue pairs, one shared queue and one completion queue, resized while messages come in: nothing is
+// lost, and nothing is completed twice (vol. 1, 11.2.3.3, 11.2.8.3).
+func TestResizeUnderTraffic(t *testing.T) {
+	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
+	defer dev.Close()
+	const clients, messages, slot = 4, 300, 64
+	senders, server, srq, _ := pooled(dev, clients, 64)
+	posted := uint64(0)
+	post := func() {
+		get(srq.PostRecv(&verbs.RecvWR{ID: posted, SGE: server.mr.Slice(int(posted%1000)*slot, slot)}))
+		posted++
+	}
+	for range 40 {
+		post()
+	}
+	var wg sync.WaitGroup
+	for i, c := range senders {
+		wg.Go(func() {
+			for m := range messages {
+				n := copy(c.mr.Bytes(), fmt.Sprintf("%d/%d", i, m))
+				c.post(&verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: c.mr.Slice(0, n)})
+				if wc := c.next(); wc.Status != verbs.StatusSuccess {
+					t.Errorf("client %d, message %d: %v", i, m, wc.Err())
+					return
+				}
+			}
+		})
+	}
+	stop := make(chan struct{})
+	wg.Go(func() {
+		for n := 64; ; n = 64 + (n+37)%400 {
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Microsecond):
+			}
+			if err := srq.Resize(n); err != nil {
+				t.Errorf("resizing the shared queue: %v", err)
+			}
+			if err := server.cq.Resize(256 + n); err != nil {
+				t.Errorf("resizing the completion queue: %v", err)
+			}
+		}
+	})
+	seen, next := map[uint64]bool{}, [clients]int{}
+	for range clients * messages {
+		wc := server.next()
+		if wc.Status != verbs.StatusSuccess || seen[wc.ID] || wc.ID >= posted {
+			t.Fatalf("receive %d: %v, seen before: %v", wc.ID, wc.Status, seen[wc.ID])
+		}
+		seen[wc.ID] = true
+		var c, m int
+		at := int(wc.ID%1000) * slot
+		if _, err := fmt.Sscanf(string(server.mr.Bytes()[at:at+wc.ByteLen]), "%d/%d", &c, &m); err != nil || m != next[c] {
+			t.Fatalf("receive %d holds %q, message %d of client %d was to come (%v)", wc.ID, server.mr.Bytes()[at:at+wc.ByteLen], next[c], c, err)
+		}
+		next[c]++
+		post()
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestErrorsOfSharedQueues(t *testing.T) {
+	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
+	defer dev.Close()
+	_, server, srq, _ := pooled(dev, 1, 15)
+	foreign := get(get(dev.Open().AllocPD()).CreateSRQ(verbs.SRQConfig{}))
+	_, tooMany := server.pd.CreateSRQ(verbs.SRQConfig{MaxRecv: 1 << 20})
+	_, tooWide := server.pd.CreateSRQ(verbs.SRQConfig{MaxRecvSGE: 33})
+	_, mixed := server.pd.CreateQP(verbs.QPConfig{SendCQ: server.cq, RecvCQ: server.cq, SRQ: foreign})
+	_, wide := srq.PostRecv(&verbs.RecvWR{SGE: []verbs.SGE{{}, {}}})
+	for what, err := range map[string]error{"too many": tooMany, "too wide": tooWide, "of another context": mixed, "two entries": wide,
+		"limit": srq.Arm(16), "negative limit": srq.Arm(-1), "no receives": srq.Resize(0), "completions": server.cq.Resize(0),
+		"count": server.cq.Moderate(1<<16, 0), "period": server.cq.Moderate(2, time.Second), "nothing": server.mr.Rereg(verbs.Rereg{}),
+		"no memory": server.mr.Rereg(verbs.Rereg{Memory: []byte{}})} {
+		if !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", what, err)
+		}
+	}
+	check(foreign.Close())
+	check(foreign.Close())
+	if _, err := foreign.Query(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("query of a closed queue: %v", err)
+	}
+	if _, err := foreign.PostRecv(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("posting to a closed queue: %v", err)
+	}
+}
+
+// A moderated queue wakes its waiter by the period when the count is not reached.
+func TestModerationPeriodWakes(t *testing.T) {
+	client, server, done := newPair(verbs.QPConfig{})
+	defer done()
+	check(server.cq.Moderate(1000, 5*time.Millisecond))
+	server.receive(1, 0, 64)
+	go client.post(&verbs.SendWR{Opcode: verbs.OpSend, SGE: client.mr.Slice(0, 8)})
+	if wc := server.next(); wc.Status != verbs.StatusSuccess {
+		t.Error(wc.Err())
+	}
+}
+
+// An overflowed completion queue says so (11.6.3), and takes its queue pairs with it.
+func TestOverflowEvent(t *testing.T) {
+	client, server, done := newPair(verbs.QPConfig{})
+	defer done()
+	check(server.cq.Resize(2))
+	for id := range uint64(5) {
+		server.receive(id, 0, 64)
+	}
+	for range 5 {
+		client.post(&verbs.SendWR{Opcode: verbs.OpSend, SGE: client.mr.Slice(0, 8)})
+	}
+	for ev := range server.ctx.Events() {
+		if ev.Type == verbs.EventCQError {
+			if ev.CQ != server.cq {
+				t.Error("the event is of another queue")
+			}
+			break
+		}
+	}
+	if ev := <-server.ctx.Events(); ev.Type != verbs.EventQPFatal || ev.QP != server.qp {
+		t.Errorf("event %v, want that of the queue pair", ev.Type)
+	}
+}
+
+// A region changes its rights, domain and memory; each call keeps what it does not name.
+func TestReregister(t *testing.T) {
+	client, server, done := newPair(verbs.QPConfig{})
+	defer done()
+	read := func() error {
+		client.post(&verbs.SendWR{Opcode: verbs.OpRead, Flags: verbs.Signaled, SGE: client.mr.Slice(0, 4), RemoteAddr: server.mr.Addr(0), RKey: server.mr.RKey()})
+		return client.next().Err()
+	}
+	other := []byte("other memory")
+	readOnly := verbs.AccessRemoteRead
+	check(server.mr.Rereg(verbs.Rereg{Memory: other, Access: &readOnly}))
+	if err := read(); err != nil || string(client.mr.Bytes()[:4]) != "othe" {
+		t.Fatalf("%q, %v", client.mr.Bytes()[:4], err)
+	}
+	wrong := verbs.AccessRemoteWrite
+	key := server.mr.RKey()
+	if err := server.mr.Rereg(verbs.Rereg{Access: &wrong}); !errors.Is(err, verbs.ErrInvalid) || server.mr.RKey() != key {
+		t.Fatalf("a refused change: %v", err)
+	}
+	if err := read(); err != nil {
+		t.Fatal(err)
+	}
+	pd := get(server.ctx.AllocPD())
+	check(server.mr.Rereg(verbs.Rereg{PD: pd}))
+	if err := pd.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("closing the region's domain: %v", err)
+	}
+	if err := read(); !errors.Is(err, verbs.ErrRemoteAccess) {
+		t.Errorf("a region of another domain: %v", err)
+	}
+	check(server.mr.Close())
+	check(pd.Close())
+}
