@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	"rnic/internal/perf"
@@ -16,6 +17,7 @@ type PerfCmd struct {
 	Operation string `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
 	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
 
+	Transport  string        `short:"c" default:"RC" help:"Transport: RC, or UC for write and send."`
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
 	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
@@ -48,7 +50,7 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := &perf.Options{Kind: kind, Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
+	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
 		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer, Counters: c.Counters}

@@ -29,6 +29,7 @@ type bandwidth struct {
 	free    [][]int // slots of each queue pair
 	scratch []byte
 	errs    int
+	imm     uint32 // of the next message, where it has any
 	wr      verbs.SendWR
 	sge     [1]verbs.SGE
 }
@@ -111,6 +112,9 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 
 // post sends the next message of a queue pair.
 func (b *bandwidth) post(q int, fresh bool) error {
+	if fresh && !b.o.reliable() {
+		return b.postMarked(q)
+	}
 	s := b.free[q][len(b.free[q])-1]
 	b.free[q] = b.free[q][:len(b.free[q])-1]
 	st := &b.slot[q][s]
@@ -139,7 +143,7 @@ func (b *bandwidth) postSlot(q, s int, op verbs.Opcode, local *verbs.MR) error {
 
 // postAt posts an operation of a slot on the buffers at off, on both sides.
 func (b *bandwidth) postAt(q, s, off int, op verbs.Opcode, local *verbs.MR) error {
-	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
+	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, Imm: b.imm, RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
 	switch {
 	case op == verbs.OpFetchAdd:
 		b.wr.RemoteAddr, b.wr.CompareAdd = b.peer.Addr+uint64(b.off(q, 0)), 1
@@ -162,7 +166,7 @@ func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) 
 		return false, err
 	}
 	st := &b.slot[q][s]
-	if check && b.o.Size > 0 {
+	if check && b.o.Size > 0 && b.o.reliable() {
 		switch {
 		case b.o.Kind.Verb == "write" && b.direct != nil:
 			err = verify(b.direct.target(q, s), q, st.message, &b.scratch)
@@ -188,7 +192,7 @@ func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) 
 // measure is one bandwidth measurement: the timed part, then one round in fresh contents that is
 // verified in any case.
 func (b *bandwidth) measure(r *Result) error {
-	resent, timeouts, errs := b.counters()
+	before := b.counters()
 	start := time.Now()
 	var more func(q, posted int) bool
 	if b.o.Duration > 0 {
@@ -211,13 +215,10 @@ func (b *bandwidth) measure(r *Result) error {
 		}
 		_, err = b.run(func(q, posted int) bool { return posted < until[q] }, true)
 	}
-	if err == nil && b.direct != nil && b.o.Kind.Verb == "send" {
+	if err == nil && b.direct != nil && b.o.Kind.Verb == "send" && b.o.reliable() {
 		err = b.verifyReceived()
 	}
-	resent2, timeouts2, errs2 := b.counters()
-	r.RetransmittedPackets += resent2 - resent
-	r.Timeouts += timeouts2 - timeouts
-	r.Errors += errs2 - errs
+	r.add(b.counters().since(before))
 	return err
 }
 
@@ -233,11 +234,12 @@ func (b *bandwidth) verifyReceived() error {
 	return nil
 }
 
-// receiver is the server's side of SEND bandwidth: it takes messages until stop, and reposts.
+// receiver is the server's side where messages use receives: it takes them until stop, and reposts.
 type receiver struct {
 	*endpoint
-	got     []int
-	scratch []byte
+	got      []int
+	verified int // over UC
+	scratch  []byte
 }
 
 var errStopped = errors.New("stopped")
@@ -246,6 +248,7 @@ var errStopped = errors.New("stopped")
 // buffers in order.
 func (r *receiver) run(stop <-chan struct{}) error {
 	r.got = make([]int, len(r.qps))
+	var stopped time.Time
 	for {
 		n, err := r.rcq.Poll(r.wc)
 		if err != nil {
@@ -260,7 +263,15 @@ func (r *receiver) run(stop <-chan struct{}) error {
 			if wc.ByteLen != r.o.Size {
 				return fmt.Errorf("received %d bytes, %d were sent", wc.ByteLen, r.o.Size)
 			}
-			if r.o.Check && r.o.Size > 0 {
+			switch {
+			case r.o.Size == 0:
+			case !r.o.reliable():
+				if wc.HasImm {
+					if err := r.verifyMarked(wc); err != nil {
+						return err
+					}
+				}
+			case r.o.Check:
 				if err := verify(r.target(q, s), q, r.got[q], &r.scratch); err != nil {
 					return err
 				}
@@ -273,10 +284,18 @@ func (r *receiver) run(stop <-chan struct{}) error {
 		if n == 0 {
 			select {
 			case <-stop:
-				return nil
+				if r.o.reliable() {
+					return nil
+				}
+				if stopped.IsZero() {
+					stopped = time.Now()
+				}
+				if time.Since(stopped) > settleTime {
+					return r.unverified()
+				}
 			default:
-				pause()
 			}
+			pause()
 		}
 	}
 }

@@ -24,7 +24,7 @@ const maxRecvSlots = 16000
 // messages than are in flight: a message that finds none costs the pause of an RNR NAK.
 func (o *Options) recvSlots() int {
 	switch {
-	case o.Kind.Verb != "send":
+	case o.Kind.Verb != "send": // a WRITE over UC tells of itself now and then
 		return o.slots()
 	case o.Kind.Latency:
 		return lazySends
@@ -89,7 +89,7 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 		return nil, err
 	}
 	for range o.QueuePairs {
-		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
+		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
 			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline})
 		if err != nil {
 			return nil, err
@@ -150,7 +150,7 @@ func (e *endpoint) connect(peer remote) error {
 		if err := q.Init(verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic); err != nil {
 			return err
 		}
-		if e.o.Kind.Verb == "send" {
+		if e.o.receives() {
 			for s := range e.o.recvSlots() {
 				if err := e.postRecv(i, s); err != nil {
 					return err
@@ -180,12 +180,6 @@ func wrID(qp, slot int) uint64          { return uint64(qp)<<32 | uint64(slot) }
 func fromWRID(id uint64) (qp, slot int) { return int(id >> 32), int(uint32(id)) }
 
 func (e *endpoint) close() error { return e.ctx.Close() }
-
-// counters of the NIC that a result reports.
-func (e *endpoint) counters() (resent, timeouts, errs uint64) {
-	s := e.dev.Stats()
-	return s.RetransmittedPackets, s.Timeouts, s.ErrorCompletions
-}
 
 // fill writes message n of a queue pair: 8-byte words that say where they belong.
 func fill(b []byte, qp, n int) {

@@ -174,7 +174,7 @@ func pause() { runtime.Gosched() }
 // latency measures. other is the peer's player when it is in this process: then one goroutine plays
 // both, in turn. The times are half round trips for WRITE and SEND, whole ones for READ and atomics.
 func (p *player) latency(r *Result, other *player) error {
-	resent, timeouts, errs := p.counters()
+	before := p.counters()
 	warm := min(1000, max(10, p.o.Iterations/10))
 	var samples []int64
 	if p.o.Iterations > 0 {
@@ -211,10 +211,7 @@ func (p *player) latency(r *Result, other *player) error {
 		}
 	}
 	r.latency(samples)
-	resent2, timeouts2, errs2 := p.counters()
-	r.RetransmittedPackets += resent2 - resent
-	r.Timeouts += timeouts2 - timeouts
-	r.Errors += errs2 - errs
+	r.add(p.counters().since(before))
 	return nil
 }
 

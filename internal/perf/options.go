@@ -51,6 +51,7 @@ func (k Kind) String() string {
 // Options are those of `rnic perf`.
 type Options struct {
 	Kind       Kind
+	Transport  string // RC (or empty) or UC
 	Server     string // host to connect to; empty: be the server, unless Loopback
 	Loopback   bool
 	TCPPort    int
@@ -161,6 +162,9 @@ func (o *Options) Validate() error {
 		if o.Kind.Latency && o.Kind.Verb != "read" && o.Kind.Verb != "atomic" {
 			o.Inline = 220
 		}
+	}
+	if err := o.checkTransport(); err != nil {
+		return err
 	}
 	_, _, err := o.faults()
 	return err

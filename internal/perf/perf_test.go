@@ -208,6 +208,11 @@ func TestBadOptions(t *testing.T) {
 		"interface of loopback":  {Kind: write, QueuePairs: 1, Loopback: true, Interface: "lo"},
 		"interface and address":  {Kind: write, QueuePairs: 1, Interface: "lo", Addrs: loopback()},
 		"all sizes of atomics":   {Kind: Kind{"atomic", false}, Size: 8, QueuePairs: 1, AllSizes: true},
+		"transport":              {Kind: write, QueuePairs: 1, Transport: "UX"},
+		"read over UC":           {Kind: Kind{"read", false}, QueuePairs: 1, Transport: "UC"},
+		"atomic over UC":         {Kind: Kind{"atomic", true}, QueuePairs: 1, Transport: "UC"},
+		"checked write over UC":  {Kind: write, QueuePairs: 1, Transport: "UC", Check: true},
+		"process over UC":        {Kind: write, QueuePairs: 1, Transport: "UC", Process: true, Loopback: true, Size: 65536},
 		"fault":                  {Kind: write, QueuePairs: 1, Faults: []string{"drop=1%", "recv:lose=1%"}},
 	} {
 		err := o.Validate()

@@ -31,6 +31,7 @@ type Result struct {
 	RetransmittedPackets uint64   `json:"retransmitted_packets"`
 	Timeouts             uint64   `json:"timeouts"`
 	Errors               uint64   `json:"errors"`
+	LostPackets          *uint64  `json:"lost_packets,omitempty"` // UC only
 }
 
 // rate fills in what follows from the number of messages and the time.
@@ -71,24 +72,28 @@ func (p *Printer) Print(r *Result) error {
 		_, err = fmt.Fprintf(p.W, "%s\n", b)
 		return err
 	}
+	resent, lost := "resent", r.RetransmittedPackets
+	if r.LostPackets != nil {
+		resent, lost = "lost", *r.LostPackets
+	}
 	if !p.header {
 		p.header = true
 		if r.LatencyNS != nil {
 			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %9s %9s %9s %9s %9s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
-				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", "resent", "timeouts", "errors")
+				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", resent, "timeouts", "errors")
 		} else {
 			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %10s %12s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
-				"GB/s", "messages/s", "resent", "timeouts", "errors")
+				"GB/s", "messages/s", resent, "timeouts", "errors")
 		}
 	}
 	us := func(ns int64) float64 { return float64(ns) / 1000 }
 	var err error
 	if l := r.LatencyNS; l != nil {
 		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %9.2f %9.2f %9.2f %9.2f %9.2f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
-			r.QueuePairs, r.MTUBytes, us(l.Min), us(l.P50), us(l.P99), us(l.P999), us(l.Max), r.RetransmittedPackets, r.Timeouts, r.Errors)
+			r.QueuePairs, r.MTUBytes, us(l.Min), us(l.P50), us(l.P99), us(l.P999), us(l.Max), lost, r.Timeouts, r.Errors)
 	} else {
 		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
-			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, r.RetransmittedPackets, r.Timeouts, r.Errors)
+			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors)
 	}
 	return err
 }

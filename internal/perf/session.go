@@ -77,7 +77,11 @@ func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
 }
 
 func (o *Options) result(e *endpoint) *Result {
-	return &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: "RC", MTUBytes: e.mtu}
+	r := &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: o.Transport, MTUBytes: e.mtu}
+	if !o.reliable() {
+		r.LostPackets = new(uint64)
+	}
+	return r
 }
 
 // loopbackAddrs are the addresses of two NICs in one process.
@@ -142,7 +146,7 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 		return nil, err
 	}
 	r := o.result(c)
-	resent, timeouts, errs := s.counters()
+	before := s.counters()
 	if o.Kind.Latency {
 		var other *player
 		client, err := c.local()
@@ -160,7 +164,7 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 	} else {
 		s.prepare()
 		stop, failed := make(chan struct{}), make(chan error, 1)
-		if o.Kind.Verb == "send" {
+		if o.receives() {
 			go func() { failed <- (&receiver{endpoint: s}).run(stop) }()
 		} else {
 			failed <- nil
@@ -171,10 +175,7 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 			return nil, err
 		}
 	}
-	resent2, timeouts2, errs2 := s.counters()
-	r.RetransmittedPackets += resent2 - resent
-	r.Timeouts += timeouts2 - timeouts
-	r.Errors += errs2 - errs
+	r.add(s.counters().since(before))
 	return r, nil
 }
 
@@ -217,12 +218,13 @@ func (e *endpoint) prepare() {
 }
 
 // protocolVersion is that of the messages between client and server.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // hello is the client's first message of each measurement; the server adopts its options.
 type hello struct {
 	Version    int    `json:"version"`
 	Operation  string `json:"operation"`
+	Transport  string `json:"transport"`
 	Size       int    `json:"size"`
 	QueuePairs int    `json:"queue_pairs"`
 	Depth      int    `json:"depth"`
@@ -239,6 +241,7 @@ type reply struct {
 	Resent   uint64 `json:"resent"`
 	Timeouts uint64 `json:"timeouts"`
 	Errors   uint64 `json:"errors"`
+	Lost     uint64 `json:"lost"`
 }
 
 type conn struct {
@@ -287,7 +290,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
+	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
 		Inline: o.Inline, Check: o.Check, Remote: own}
 	server, err := c.exchange(h)
 	if err != nil {
@@ -306,9 +309,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		return nil, err
 	}
 	end, err := c.exchange("done")
-	r.RetransmittedPackets += end.Resent
-	r.Timeouts += end.Timeouts
-	r.Errors += end.Errors
+	r.add(tally{end.Resent, end.Timeouts, end.Errors, end.Lost})
 	return r, err
 }
 
@@ -375,6 +376,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 		return fmt.Errorf("the client measures %s, this server was started for %s", kind, o.Kind)
 	}
 	own := *o
+	own.Transport = h.Transport
 	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check
 	if err := own.Validate(); err != nil {
 		return err
@@ -392,15 +394,15 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	if err := e.connect(h.Remote); err != nil {
 		return err
 	}
-	resent, timeouts, errs := e.counters()
+	before := e.counters()
 	if err := c.enc.Encode(r); err != nil {
 		return err
 	}
 	if err := e.serveData(h.Remote, c); err != nil {
 		return err
 	}
-	resent2, timeouts2, errs2 := e.counters()
-	return c.enc.Encode(reply{Resent: resent2 - resent, Timeouts: timeouts2 - timeouts, Errors: errs2 - errs})
+	n := e.counters().since(before)
+	return c.enc.Encode(reply{Resent: n.resent, Timeouts: n.timeouts, Errors: n.errs, Lost: n.lost})
 }
 
 // serveData plays the server's part until the client says that it is done.
@@ -416,7 +418,7 @@ func (e *endpoint) serveData(client remote, c *conn) error {
 	}()
 	var err error
 	switch {
-	case e.o.Kind.Verb == "send" && !e.o.Kind.Latency:
+	case e.o.receives() && !e.o.Kind.Latency:
 		err = (&receiver{endpoint: e}).run(stop)
 	case e.o.Kind.Latency && (e.o.Kind.Verb == "write" || e.o.Kind.Verb == "send"):
 		p := newPlayer(e, client)
