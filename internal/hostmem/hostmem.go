@@ -45,20 +45,21 @@ type Space interface {
 	Check(addr, length uint64, write bool) error
 }
 
-// AtomicOp names the two atomics of InfiniBand (vol. 1, 9.4.5).
+// AtomicOp names the two atomics of InfiniBand (vol. 1, 9.4.5), and the store of its ATOMIC WRITE (annex A19).
 type AtomicOp uint8
 
 const (
 	FetchAdd    AtomicOp = iota // old + operand
 	CompareSwap                 // operand if old == compare, else old
+	Store                       // operand
 )
 
 // Apply returns what the word becomes.
 func (op AtomicOp) Apply(old, operand, compare uint64) uint64 {
-	if op == FetchAdd {
+	switch {
+	case op == FetchAdd:
 		return old + operand
-	}
-	if old == compare {
+	case op == Store || old == compare:
 		return operand
 	}
 	return old

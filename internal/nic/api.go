@@ -40,20 +40,20 @@ type Config struct {
 
 // Limits are what QUERY_DEVICE answers, and what creation checks.
 type Limits struct {
-	MaxQP, MaxCQ, MaxMR, MaxPD, MaxAH int
-	MaxQPWR                           uint32 // work requests of a queue
-	MaxSGE                            uint32
-	MaxInline                         uint32 // bytes
-	MaxCQE                            uint32
-	MaxSRQ                            int
-	MaxSRQWR                          uint32 // work requests of a shared receive queue
-	MaxMsgSize                        uint32 // bytes
-	MaxRDAtomic                       uint8  // as target and as initiator, of one queue pair
+	MaxQP, MaxCQ, MaxMR, MaxMW, MaxPD, MaxAH int
+	MaxQPWR                                  uint32 // work requests of a queue
+	MaxSGE                                   uint32
+	MaxInline                                uint32 // bytes
+	MaxCQE                                   uint32
+	MaxSRQ                                   int
+	MaxSRQWR                                 uint32 // work requests of a shared receive queue
+	MaxMsgSize                               uint32 // bytes
+	MaxRDAtomic                              uint8  // as target and as initiator, of one queue pair
 }
 
 // DefaultLimits are the NIC's own.
 func DefaultLimits() Limits {
-	return Limits{MaxQP: 1 << 17, MaxCQ: 1 << 17, MaxMR: 1 << 19, MaxPD: 1 << 17, MaxAH: 1 << 17,
+	return Limits{MaxQP: 1 << 17, MaxCQ: 1 << 17, MaxMR: 1 << 19, MaxMW: 1 << 19, MaxPD: 1 << 17, MaxAH: 1 << 17,
 		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128}
 }
 
@@ -349,4 +349,8 @@ const (
 	PlantedDuplicateCompletion
 	PlantedReorderedCompletion
 	PlantedLostSolicited
+	PlantedStaleWindow
+	PlantedForeignWindow
+	PlantedInvalidateIgnored
+	PlantedWindowBounds
 )

@@ -60,14 +60,16 @@ func (q *QP) perform(now int64, e *effect) {
 	case effectRead:
 		q.commitRead(e)
 	case effectAtomic:
-		q.commitAtomic(e)
+		q.commitAtomic(e, q.nic.transport.list.Atomics[e.atomics-1].Old)
+	case effectPlaced:
+		q.commitAtomic(e, 0)
 	case effectReadAgain:
 		if s := q.resp.findSaved(e.psn, e.psn.Add(int(e.packets)), false); s != nil {
 			q.respondAgain(q.readResponse(e, s.msn))
 		}
 	case effectAtomicAgain:
 		if s := q.resp.findSaved(e.psn, e.psn.Add(1), true); s != nil && s.executed {
-			q.respondAgain(response{psn: e.psn, end: e.psn.Add(1), atomic: true, value: s.value, msn: s.msn})
+			q.respondAgain(shortResponse(s.psn, !s.places, s.value, s.msn))
 		}
 	case effectAckAgain:
 		q.resp.ackDue = true
@@ -135,15 +137,20 @@ func (q *QP) commitRead(e *effect) {
 	q.respond(q.readResponse(e, r.msn))
 }
 
-func (q *QP) commitAtomic(e *effect) {
+func (q *QP) commitAtomic(e *effect, old uint64) {
 	r := &q.resp
-	old := q.nic.transport.list.Atomics[e.atomics-1].Old
 	r.msn = (r.msn + 1) & roce.PSNMask
 	r.advance(e.psn)
 	if s := r.findSaved(e.psn, e.psn.Add(1), true); s != nil {
 		s.executed, s.value, s.msn = true, old, r.msn
 	}
-	q.respond(response{psn: e.psn, end: e.psn.Add(1), atomic: true, value: old, msn: r.msn})
+	q.respond(shortResponse(e.psn, e.kind == effectAtomic, old, r.msn))
+}
+
+// shortResponse is the answer to an atomic, or to an ATOMIC WRITE or FLUSH.
+func shortResponse(psn roce.PSN, atomic bool, value uint64, msn uint32) response {
+	end := psn.Add(1)
+	return response{psn: psn, end: end, first: psn, final: end, atomic: atomic, value: value, msn: msn}
 }
 
 func (q *QP) performNAK(now int64, e *effect) {
@@ -204,8 +211,8 @@ func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
 		q.enterError(now)
 	case e.kind == effectRequests:
 		q.landingFailed(now, psn)
-	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic:
-		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic {
+	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic || e.kind == effectPlaced:
+		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic && e.kind != effectPlaced {
 			return // it has been acknowledged already
 		}
 		nak := effect{syndrome: roce.NAKRemoteAccess, psn: psn}

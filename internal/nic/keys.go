@@ -111,7 +111,15 @@ func (n *NIC) newAHNum() uint32 {
 
 // lookupMR finds the region of a key; nil if there is none. Rights and bounds are not checked.
 func (n *NIC) lookupMR(key uint32) *MR {
-	if m := n.mrs[key>>8]; m != nil && m.key == key {
+	if m := n.mrs[key>>8]; m != nil && (m.key == key || n.planted == PlantedStaleWindow && m.window != nil) {
+		return m
+	}
+	return nil
+}
+
+// lookupLocal finds the region that a local key names; a memory window has none (10.6.7).
+func (n *NIC) lookupLocal(key uint32) *MR {
+	if m := n.lookupMR(key); m != nil && m.window == nil {
 		return m
 	}
 	return nil

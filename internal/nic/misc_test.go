@@ -26,7 +26,7 @@ func TestLocalErrors(t *testing.T) {
 		want string
 	}{
 		{"unknown opcode", func(a, b *end) *ring.SendWQE { return wr(2, 77, a.sge(0, 8)) }, "local QP operation error"},
-		{"opcode not offered", func(a, b *end) *ring.SendWQE { return wr(2, ring.OpLocalInv) }, "local QP operation error"},
+		{"opcode not offered", func(a, b *end) *ring.SendWQE { return wr(2, ring.OpReadInv) }, "local QP operation error"},
 		{"inline READ", inline(ring.OpRead, 8), "local QP operation error"},
 		{"wrong key", func(a, b *end) *ring.SendWQE {
 			s := wr(2, ring.OpSend, a.sge(0, 8))

@@ -214,7 +214,7 @@ func (n *NIC) checkValues(a *Attr, mask AttrMask) string {
 	return ""
 }
 
-const qpAccess = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind
+const qpAccess = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind | AccessFlushGlobal
 
 // setAttributes takes over the attributes that mask names. They have been checked.
 func (q *QP) setAttributes(a *Attr, mask AttrMask, c *change) {

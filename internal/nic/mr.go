@@ -9,8 +9,8 @@ import (
 const (
 	accessKnown = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic |
 		AccessMWBind | AccessZeroBased | AccessOnDemand | AccessHugeTLB | AccessFlushGlobal | AccessFlushPersist
-	// The device advertises neither on-demand paging nor the FLUSH operation.
-	accessUnsupported = AccessOnDemand | AccessFlushGlobal | AccessFlushPersist
+	// The device has neither on-demand paging nor memory that outlives a loss of power.
+	accessUnsupported = AccessOnDemand | AccessFlushPersist
 )
 
 // RegMR registers [start, start+length) of space as a memory region, which work requests and peers
@@ -47,7 +47,7 @@ func (n *NIC) AdmitMR(pd *PD, start, length, iova uint64, access Access) error {
 		return refuse(EINVAL, opRegister, fmt.Sprintf("%#x+%#x at %#x", start, length, iova),
 			"the range passes the end of the address space")
 	}
-	if len(n.mrs) >= n.limits.MaxMR {
+	if len(n.mrs)-n.mws >= n.limits.MaxMR {
 		return refuse(ENOMEM, opRegister, "", "the limit of memory regions is reached: deregister some")
 	}
 	return nil
@@ -89,10 +89,13 @@ func checkAccess(op string, access Access) error {
 }
 
 // Dereg ends the region: its key is of no use from now on. Transfers in the list that Memory has
-// handed out may still touch the memory.
+// handed out may still touch the memory. EBUSY while memory windows are bound to it (11.2.10.5).
 func (m *MR) Dereg() error {
 	if m.dead {
 		return refuse(ENOENT, "deregister memory region", fmt.Sprintf("key %#x", m.key), "it is deregistered already")
+	}
+	if len(m.windows) > 0 {
+		return refuse(EBUSY, "deregister memory region", fmt.Sprintf("key %#x", m.key), "memory windows are bound to it: unbind or deallocate them first")
 	}
 	m.dead = true
 	m.pd.refs--

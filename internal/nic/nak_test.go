@@ -61,7 +61,6 @@ func TestInvalidRequests(t *testing.T) {
 		{"write longer than announced", []packet{{roce.RCWriteFirst, 1024, 1030}, {roce.RCWriteLast, 8, 0}}},
 		{"write shorter than announced", []packet{{roce.RCWriteFirst, 1024, 1030}, {roce.RCWriteLast, 4, 0}}},
 		{"write middle beyond what was announced", []packet{{roce.RCWriteFirst, 1024, 2048}, {roce.RCWriteMiddle, 1024, 0}}},
-		{"send with invalidate, which is not offered", []packet{{roce.RCSendOnlyInv, 8, 0}}},
 		{"unaligned atomic", []packet{{roce.RCFetchAdd, 0, 3}}},
 		{"message larger than the device's limit", []packet{{roce.RCWriteFirst, 1024, 1<<30 + 1}}},
 	} {

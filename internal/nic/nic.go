@@ -24,6 +24,7 @@ type NIC struct {
 	mrs    map[uint32]*MR // by the index bits of the key
 	ahs    map[uint32]*AH // by number
 	qps    map[uint32]*QP // by number
+	mws    int
 	mrKeys keySpace
 	qpNums keySpace
 	ahNext uint32
@@ -83,6 +84,7 @@ func fillLimits(l Limits) Limits {
 	l.MaxQP = orDefault(l.MaxQP, d.MaxQP, maxNumbers)
 	l.MaxCQ = orDefault(l.MaxCQ, d.MaxCQ, maxNumbers)
 	l.MaxMR = orDefault(l.MaxMR, d.MaxMR, maxNumbers)
+	l.MaxMW = orDefault(l.MaxMW, d.MaxMW, maxNumbers)
 	l.MaxPD = orDefault(l.MaxPD, d.MaxPD, maxNumbers)
 	l.MaxAH = orDefault(l.MaxAH, d.MaxAH, maxNumbers)
 	l.MaxQPWR = orDefault(l.MaxQPWR, d.MaxQPWR, ring.MaxEntries/2-1)

@@ -26,6 +26,13 @@ type MR struct {
 	key    uint32
 	dead   bool
 	Owner  any // the device service's
+
+	windows map[*MW]struct{} // bound to the region
+
+	// Of what a memory window's key stands for; the region that it is a part of is nil if it is not bound.
+	window *MW
+	parent *MR
+	only   *QP // type 2: the queue pair that may use it
 }
 
 // LKey and RKey are the region's keys; they are equal.
@@ -94,11 +101,12 @@ type QP struct {
 	state          State
 	attr           Attr // as set by modify
 	mtu            uint32
-	path           roce.Path // RC: to the peer
-	local          bool      // RC: the peer is of this NIC
-	dead           bool      // destroyed
-	cqSlot         [2]int    // where sendCQ.users and recvCQ.users list it
-	Owner          any       // the device service's
+	path           roce.Path        // RC: to the peer
+	local          bool             // RC: the peer is of this NIC
+	dead           bool             // destroyed
+	cqSlot         [2]int           // where sendCQ.users and recvCQ.users list it
+	Owner          any              // the device service's
+	windows        map[*MW]struct{} // type 2, bound to it
 
 	req   requester
 	resp  responder

@@ -102,6 +102,7 @@ func (q *QP) Destroy() error {
 		return refuse(ENOENT, "destroy queue pair", q.String(), "it is destroyed already")
 	}
 	q.transportDestroy()
+	unbindAll(q.windows)
 	q.dead = true
 	delete(q.nic.qps, q.num)
 	q.sendCQ.detach(q, 0)

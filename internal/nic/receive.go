@@ -42,7 +42,8 @@ const (
 	effectRead                             // a READ is to be answered
 	effectReadAgain                        // a duplicate READ
 	effectAtomic                           // an atomic has been executed
-	effectAtomicAgain                      // a duplicate atomic
+	effectPlaced                           // an ATOMIC WRITE or FLUSH has been executed
+	effectAtomicAgain                      // a duplicate of these
 	effectNAK                              // the responder refuses
 	effectAckAgain                         // a duplicate of something else
 	effectDatagram                         // UD: a receive completes

@@ -79,6 +79,10 @@ type sendRequest struct {
 	inline  []byte
 	cursor  cursor
 
+	bind  ring.Bind // bind of a memory window
+	done  bool      // a local operation: it has been carried out
+	flush ring.Flush
+
 	ahNum uint32 // UD
 	qpn   uint32
 	qkey  uint32
@@ -90,12 +94,18 @@ func (w *sendRequest) end() roce.PSN { return w.first.Add(int(w.packets)) }
 
 // answered tells whether the request completes by a response rather than by an ACK.
 func (w *sendRequest) answered() bool {
-	return w.op == ring.OpRead || w.op == ring.OpCompareSwap || w.op == ring.OpFetchAdd
+	return w.op == ring.OpRead || w.op == ring.OpCompareSwap || w.op == ring.OpFetchAdd || w.places()
 }
+
+// places tells whether the request is answered by a READ response without data (annex A19).
+func (w *sendRequest) places() bool { return w.op == ring.OpAtomicWrite || w.op == ring.OpFlush }
+
+// local tells whether the request is for this NIC alone: nothing is sent for it.
+func (w *sendRequest) local() bool { return w.op == ring.OpBindMW || w.op == ring.OpLocalInv }
 
 // usesReceive tells whether the request consumes a receive at the responder.
 func (w *sendRequest) usesReceive() bool {
-	return w.op == ring.OpSend || w.op == ring.OpSendImm || w.op == ring.OpWriteImm
+	return w.op == ring.OpSend || w.op == ring.OpSendImm || w.op == ring.OpWriteImm || w.op == ring.OpSendInv
 }
 
 func (q *QP) startRequester() {
@@ -153,10 +163,12 @@ func (q *QP) fetch(now int64) bool {
 	if !bad {
 		w.status = q.checkRequest(w)
 	}
-	r.ssn = (r.ssn + 1) & roce.PSNMask
+	if !w.local() {
+		r.ssn = (r.ssn + 1) & roce.PSNMask // the responder counts the messages that it gets (9.7.7.2)
+	}
 	w.first, w.packets, w.ssn = r.end, 0, r.ssn
 	switch {
-	case w.status != ring.StatusSuccess:
+	case w.status != ring.StatusSuccess || w.local():
 	case q.typ == UD:
 		w.packets = 1 // a datagram is one packet (9.8.3)
 	default:
@@ -174,7 +186,7 @@ func (q *QP) fetch(now int64) bool {
 
 func (w *sendRequest) copyFrom(s *ring.SendWQE) {
 	*w = sendRequest{wrid: s.WRID, op: s.Opcode, flags: s.Flags, imm: s.Imm, rkey: s.RKey, raddr: s.RemoteAddr,
-		compare: s.CompareAdd, swap: s.Swap, ahNum: s.AHNum, qpn: s.RemoteQPN, qkey: s.RemoteQKey,
+		compare: s.CompareAdd, swap: s.Swap, bind: s.Bind, flush: s.Flush, ahNum: s.AHNum, qpn: s.RemoteQPN, qkey: s.RemoteQKey,
 		sge: append(w.sge[:0], s.SGE[:s.NumSGE]...), inline: append(w.inline[:0], s.Inline[:s.InlineLen]...)}
 	if s.Flags&ring.SendInline != 0 {
 		w.length = uint32(s.InlineLen)
@@ -187,7 +199,7 @@ func (q *QP) checkRequest(w *sendRequest) ring.Status {
 		return ring.StatusLocQPOpErr
 	}
 	if w.flags&ring.SendInline != 0 {
-		if w.answered() {
+		if w.answered() && w.op != ring.OpAtomicWrite {
 			return ring.StatusLocQPOpErr
 		}
 		if w.length > q.cap.MaxInline {
@@ -201,7 +213,7 @@ func (q *QP) checkRequest(w *sendRequest) ring.Status {
 		if w.length > q.datagramMTU() {
 			return ring.StatusLocLenErr
 		}
-	case w.op == ring.OpCompareSwap || w.op == ring.OpFetchAdd:
+	case w.op == ring.OpCompareSwap || w.op == ring.OpFetchAdd || w.op == ring.OpAtomicWrite:
 		if w.length != 8 {
 			return ring.StatusLocLenErr
 		}
@@ -216,9 +228,9 @@ func (q *QP) allowsOpcode(op ring.SendOpcode) bool {
 	switch op {
 	case ring.OpSend, ring.OpSendImm:
 		return true
-	case ring.OpWrite, ring.OpWriteImm:
+	case ring.OpWrite, ring.OpWriteImm, ring.OpBindMW, ring.OpLocalInv:
 		return q.typ != UD
-	case ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd:
+	case ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd, ring.OpSendInv, ring.OpAtomicWrite, ring.OpFlush:
 		return q.typ == RC
 	}
 	return false
@@ -226,7 +238,7 @@ func (q *QP) allowsOpcode(op ring.SendOpcode) bool {
 
 func (q *QP) checkSGE(w *sendRequest) ring.Status {
 	var need Access
-	if w.answered() {
+	if w.answered() && !w.places() {
 		need = AccessLocalWrite
 	}
 	total := uint64(0)
@@ -242,7 +254,7 @@ func (q *QP) checkSGE(w *sendRequest) ring.Status {
 		if s.Length == 0 {
 			continue
 		}
-		if m := q.nic.lookupMR(s.LKey); m == nil || !m.check(q.pd, s.Addr, uint64(s.Length), need) {
+		if m := q.nic.lookupLocal(s.LKey); m == nil || !m.check(q.pd, s.Addr, uint64(s.Length), need) {
 			return ring.StatusLocProtErr
 		}
 	}
@@ -298,6 +310,14 @@ func completionOpcode(op ring.SendOpcode) ring.WCOpcode {
 		return ring.WCCompareSwap
 	case ring.OpFetchAdd:
 		return ring.WCFetchAdd
+	case ring.OpBindMW:
+		return ring.WCBindMW
+	case ring.OpLocalInv:
+		return ring.WCLocalInv
+	case ring.OpFlush:
+		return ring.WCFlush
+	case ring.OpAtomicWrite:
+		return ring.WCAtomicWrite
 	}
 	return ring.WCSend
 }

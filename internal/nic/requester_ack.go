@@ -165,6 +165,7 @@ func (q *QP) acknowledge(psn roce.PSN) bool {
 			done++
 		}
 		q.advance(w, to)
+		done += r.passLocal()
 	}
 	q.completeLater(done)
 	return ok
@@ -223,7 +224,11 @@ func (q *QP) receiveReadResponse(now int64, p *roce.Packet, psn roce.PSN) {
 		return
 	}
 	off := uint32(roce.Diff(psn, w.first)) * q.mtu
-	if w.op != ring.OpRead || uint32(len(p.Payload)) != min(q.mtu, w.length-off) {
+	length := w.length
+	if w.places() {
+		length = off // the answer has no data
+	}
+	if w.op != ring.OpRead && !w.places() || uint32(len(p.Payload)) != min(q.mtu, length-off) {
 		q.failLater(ring.StatusBadRespErr)
 		return
 	}
@@ -235,7 +240,7 @@ func (q *QP) receiveAtomicAck(now int64, p *roce.Packet, psn roce.PSN) {
 	if w == nil {
 		return
 	}
-	if w.op == ring.OpRead {
+	if w.op == ring.OpRead || w.places() {
 		q.failLater(ring.StatusBadRespErr)
 		return
 	}
@@ -284,7 +289,7 @@ func (q *QP) landResponse(w *sendRequest, psn roce.PSN, off uint32, data []byte)
 	q.advance(w, psn.Add(1))
 	done := uint32(0)
 	if q.req.una == w.end() {
-		done = 1
+		done = 1 + q.req.passLocal()
 	}
 	q.completeLater(done)
 }

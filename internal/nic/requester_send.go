@@ -24,12 +24,18 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			more = true
 			break
 		}
-		if r.nxt == r.end && !q.fetch(now) {
+		if r.cur == r.tail && !q.fetch(now) {
 			break
 		}
 		w := r.at(r.cur)
 		if w.status != ring.StatusSuccess || !q.mayStart(w) {
 			break
+		}
+		if w.local() {
+			if !q.carryOut(now, w) {
+				break
+			}
+			continue
 		}
 		n, cost := q.nextPiece(w, r.nxt)
 		if !q.hasRoom(cost) {
@@ -55,6 +61,34 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 		q.failIfOldest(now)
 	}
 	return more, full
+}
+
+// carryOut performs a local operation when everything before it has been sent, or passes one that it has
+// performed before. False: it has failed.
+func (q *QP) carryOut(now int64, w *sendRequest) bool {
+	r := &q.req
+	if !w.done {
+		if w.status = q.runLocal(w); w.status != ring.StatusSuccess {
+			r.stopped = true
+			return false
+		}
+		w.done = true
+	}
+	r.cur++
+	q.completeRequests(now, r.passLocal())
+	return true
+}
+
+// passLocal acknowledges the local operations that nothing before them waits for, and counts them.
+func (r *requester) passLocal() (done uint32) {
+	for r.acked != r.tail && r.at(r.acked).done {
+		r.acked++
+		done++
+	}
+	if int32(r.cur-r.acked) < 0 {
+		r.cur = r.acked
+	}
+	return done
 }
 
 // sent moves on behind a packet, or a READ request with a response of n packets. fresh: nothing of
@@ -154,6 +188,12 @@ func opcodesOf(op ring.SendOpcode) opcodeSet {
 		return opcodeSet{roce.RCSendFirst, roce.RCSendMiddle, roce.RCSendLast, roce.RCSendOnly}
 	case ring.OpSendImm:
 		return opcodeSet{roce.RCSendFirst, roce.RCSendMiddle, roce.RCSendLastImm, roce.RCSendOnlyImm}
+	case ring.OpSendInv:
+		return opcodeSet{roce.RCSendFirst, roce.RCSendMiddle, roce.RCSendLastInv, roce.RCSendOnlyInv}
+	case ring.OpAtomicWrite:
+		return opcodeSet{only: roce.RCAtomicWrite}
+	case ring.OpFlush:
+		return opcodeSet{only: roce.RCFlush}
 	case ring.OpWriteImm:
 		return opcodeSet{roce.RCWriteFirst, roce.RCWriteMiddle, roce.RCWriteLastImm, roce.RCWriteOnlyImm}
 	case ring.OpRead:
@@ -185,7 +225,7 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 		op += roce.UCSendFirst - roce.RCSendFirst // the same operations, of another transport
 	}
 	payload := uint32(0)
-	if !w.answered() {
+	if !w.answered() || w.op == ring.OpAtomicWrite {
 		payload = min(q.mtu, w.length-off)
 	}
 	info := op.Info()
@@ -209,10 +249,17 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 		info.AtomicETH(pkt).Encode(&h)
 	case info.HasRETH:
 		h := roce.RETHFields{VA: w.raddr, RKey: w.rkey, Length: w.length}
-		if w.op == ring.OpRead {
+		switch w.op {
+		case ring.OpFlush:
+			h.Length = w.flush.Length
+			info.FETH(pkt).Encode(&roce.FETHFields{Placement: roce.Placement(w.flush.Type), Selectivity: roce.Selectivity(w.flush.Level)})
+		case ring.OpRead:
 			h.VA, h.Length = w.raddr+uint64(off), min(w.length-off, n*q.mtu)
 		}
 		info.RETH(pkt).Encode(&h)
+	}
+	if info.HasIETH {
+		info.IETH(pkt).Encode(&roce.IETHFields{RKey: w.imm})
 	}
 	if info.HasImm {
 		putImmediate(info.ImmDt(pkt), w.imm)

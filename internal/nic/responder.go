@@ -67,6 +67,7 @@ type response struct {
 type savedRequest struct {
 	psn, end roce.PSN
 	atomic   bool
+	places   bool // with atomic: ATOMIC WRITE or FLUSH, which are answered without a value
 	executed bool
 	value    uint64
 	msn      uint32
@@ -122,6 +123,10 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		q.receiveRead(p)
 	case roce.KindCmpSwap, roce.KindFetchAdd:
 		q.receiveAtomic(p)
+	case roce.KindAtomicWrite:
+		q.receiveAtomicWrite(p)
+	case roce.KindFlush:
+		q.receiveFlush(p)
 	default:
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: an operation that is not offered
 	}
@@ -142,9 +147,6 @@ func (q *QP) opcodeFits(p *roce.Packet) bool {
 		}
 	} else if q.resp.inMessage != noMessage {
 		return false
-	}
-	if i.HasIETH {
-		return false // remote invalidation is not offered
 	}
 	n := uint32(len(p.Payload))
 	switch {
@@ -184,6 +186,13 @@ func (q *QP) receiveSend(p *roce.Packet) {
 		t.list.Segs = t.list.Segs[:mark]
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocProtErr, s.wqe.WRID
+		return
+	}
+	if h := p.IETH(); h != nil && !q.invalidate(h.RKey()) {
+		// 9.4.1.1.3, 9.9.6.2: nothing that the key names may be invalidated from here.
+		t.list.Segs = t.list.Segs[:mark]
+		e := q.refuseFatal(roce.NAKRemoteAccess)
+		e.recvErr, e.cqe.WRID = ring.StatusRemInvReqErr, s.wqe.WRID
 		return
 	}
 	s.used += uint32(len(p.Payload))
@@ -288,10 +297,14 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 
 // remoteMR finds the region that a peer's key names, nil unless it allows the access (10.6.3).
 func (q *QP) remoteMR(key uint32, va, length uint64, need Access) *MR {
-	if m := q.nic.lookupMR(key); m != nil && m.check(q.pd, va, length, need) {
-		return m
+	m := q.nic.lookupMR(key)
+	if m == nil || !m.check(q.pd, va, length, need) {
+		return nil
 	}
-	return nil
+	if m.only != nil && m.only != q && q.nic.planted != PlantedForeignWindow {
+		return nil // a type 2 window of another queue pair (10.6.7.2)
+	}
+	return m
 }
 
 // loadImmReceive loads the receive request that immediate data uses up. It is the packet with the
@@ -341,6 +354,9 @@ func (q *QP) completeReceive(p *roce.Packet, wrid uint64, length uint32, op ring
 	e.cqe = ring.CQE{WRID: wrid, Opcode: op, ByteLen: length, QPN: q.num, SrcQP: q.attr.DestQPN, PKeyIndex: q.attr.PKeyIndex}
 	if p.Info.HasImm {
 		e.cqe.Imm, e.cqe.Flags = immediate(p.ImmDt()), ring.WCWithImm
+	}
+	if h := p.IETH(); h != nil {
+		e.cqe.Imm, e.cqe.Flags = h.RKey(), ring.WCWithInv
 	}
 	if q.nic.planted == PlantedEarlyACK {
 		q.commitNow(e)
@@ -465,11 +481,11 @@ func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 		}
 		e := q.effect(effectReadAgain)
 		e.psn, e.packets, e.mr, e.va, e.cqe.ByteLen = psn, n, m, h.VA(), h.Length()
-	case roce.KindCmpSwap, roce.KindFetchAdd:
+	case roce.KindCmpSwap, roce.KindFetchAdd, roce.KindAtomicWrite, roce.KindFlush:
 		if q.resp.findSaved(psn, psn.Add(1), true) == nil {
 			return
 		}
-		if q.nic.planted == PlantedAtomicTwice {
+		if q.nic.planted == PlantedAtomicTwice && p.Info.HasAtomicETH {
 			q.executeAtomic(p, p.AtomicETH())
 		}
 		q.effect(effectAtomicAgain).psn = psn

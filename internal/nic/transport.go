@@ -104,7 +104,7 @@ func (q *QP) walkIn(pd *PD, l *hostmem.List, sge []ring.SGE, c *cursor, off uint
 		s := &sge[c.index]
 		in := off - c.base
 		n := min(uint32(len(buf)), s.Length-in)
-		m := q.nic.lookupMR(s.LKey)
+		m := q.nic.lookupLocal(s.LKey)
 		// Addr+in cannot pass the end of the region when the entry as a whole is checked.
 		if m == nil || !m.check(pd, s.Addr, uint64(s.Length), need) {
 			return false

@@ -18,13 +18,20 @@ func (q *QP) sendUnacknowledged(now int64, tx *Tx) (more, full bool) {
 		if count >= quantumPackets || tx.Used-started >= quantumBytes {
 			return true, false
 		}
-		if r.nxt == r.end && !q.fetch(now) {
+		if r.cur == r.tail && !q.fetch(now) {
 			q.returnPace()
 			break
 		}
 		w := r.at(r.cur)
 		if w.status != ring.StatusSuccess {
 			break
+		}
+		if w.local() {
+			r.acked = r.head
+			if !q.carryOut(now, w) {
+				break
+			}
+			continue
 		}
 		i := uint32(roce.Diff(r.nxt, w.first))
 		if !q.mayPace(now, q.cost(w, i, i+1)) {
@@ -61,7 +68,7 @@ func (q *QP) unacknowledgedSent(now int64, b roce.BTH, dead bool) {
 		q.failOldest(now, ring.StatusLocProtErr)
 	case b.Opcode().Info().Ends():
 		r.acked++
-		q.completeRequests(now, 1)
+		q.completeRequests(now, 1+r.passLocal())
 	}
 }
 

@@ -53,6 +53,8 @@ const (
 	WCFetchAdd    WCOpcode = 4
 	WCBindMW      WCOpcode = 5
 	WCLocalInv    WCOpcode = 6
+	WCFlush       WCOpcode = 8
+	WCAtomicWrite WCOpcode = 9
 	WCRecv        WCOpcode = 128
 	WCRecvImm     WCOpcode = 129
 )

@@ -58,6 +58,22 @@ type SGE struct {
 	LKey   uint32
 }
 
+// Bind says what a memory window is to be bound to (struct rxe_send_wr, wr.mw).
+type Bind struct {
+	Addr, Length uint64 // in the address space of the region
+	LKey         uint32 // of the region
+	MWKey        uint32 // the window's key until now
+	RKey         uint32 // and from now on: its lowest 8 bits count
+	Access       uint32
+}
+
+// Flush says what a flush is to place where (struct rxe_send_wr, wr.flush).
+type Flush struct {
+	Length uint32 // bytes of the range
+	Type   uint8  // placement type
+	Level  uint8  // selectivity level
+}
+
 // SendWQE is a private copy of a send work request. Which fields mean something depends on
 // Opcode and the queue pair's type; the others hold whatever the program left there.
 type SendWQE struct {
@@ -70,6 +86,9 @@ type SendWQE struct {
 	RKey       uint32
 	CompareAdd uint64
 	Swap       uint64
+
+	Bind  Bind // bind of a memory window
+	Flush Flush
 
 	RemoteQPN  uint32 // UD
 	RemoteQKey uint32
@@ -102,6 +121,15 @@ const (
 	swAtCmp    = 32
 	swAtSwap   = 40
 	swAtRkey   = 48
+	swMWLength = 32
+	swMWLKey   = 40
+	swMWKey    = 44
+	swMWNewKey = 48
+	swMWAccess = 52
+	swFlLength = 32
+	swFlRkey   = 36
+	swFlType   = 40
+	swFlLevel  = 41
 )
 
 // Offsets in struct rxe_recv_wqe.
@@ -132,6 +160,12 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 		w.PKeyIndex = le.Uint16(e[swUDPkey:])
 		w.AHNum = le.Uint32(e[swUDAHNum:])
 		copy(w.AV[:], e[swAV:swAV+len(w.AV)])
+	case w.Opcode == OpBindMW || w.Opcode == OpLocalInv:
+		w.loadBind(e)
+		return false, nil
+	case w.Opcode == OpFlush:
+		w.loadFlush(e)
+		return false, nil
 	case w.Opcode == OpCompareSwap || w.Opcode == OpFetchAdd:
 		w.RemoteAddr = le.Uint64(e[swUnion:])
 		w.CompareAdd = le.Uint64(e[swAtCmp:])
@@ -143,6 +177,15 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 	}
 	room := len(e) - SendWQESize
 	w.InlineLen, w.NumSGE = 0, 0
+	if !ud && w.Opcode == OpAtomicWrite && le.Uint32(e[swNumSGE:]) == 0 {
+		// The stock provider puts the eight bytes there, without saying so in the flags.
+		if room < atomicWriteSize {
+			return true, nil
+		}
+		w.Flags |= SendInline
+		w.InlineLen = copy(w.Inline[:], e[swSGE:swSGE+atomicWriteSize])
+		return false, nil
+	}
 	if w.Flags&SendInline != 0 {
 		// Not dma.length alone: rdma-core before 64 leaves it 0 for an inline data list, where
 		// resid has been set as well; the provider keeps both the same otherwise.
@@ -169,6 +212,28 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 	return false, nil
 }
 
+// atomicWriteSize is the size of what ATOMIC WRITE writes (annex A19).
+const atomicWriteSize = 8
+
+// loadBind reads what a bind and a local invalidate have; they have no message.
+func (w *SendWQE) loadBind(e []byte) {
+	w.InlineLen, w.NumSGE = 0, 0
+	w.Flags &^= SendInline
+	w.Bind = Bind{Addr: le.Uint64(e[swUnion:]), Length: le.Uint64(e[swMWLength:]), LKey: le.Uint32(e[swMWLKey:]),
+		MWKey: le.Uint32(e[swMWKey:]), RKey: le.Uint32(e[swMWNewKey:]), Access: le.Uint32(e[swMWAccess:])}
+}
+
+// loadFlush reads what a flush has; it has no message.
+func (w *SendWQE) loadFlush(e []byte) {
+	w.InlineLen, w.NumSGE = 0, 0
+	w.Flags &^= SendInline
+	w.RemoteAddr, w.RKey = le.Uint64(e[swUnion:]), le.Uint32(e[swFlRkey:])
+	w.Flush = Flush{Length: le.Uint32(e[swFlLength:]), Type: e[swFlType], Level: e[swFlLevel]}
+	if w.Flush.Length == 0 {
+		w.Flush.Length = le.Uint32(e[swDMALen:]) // where the stock provider puts it
+	}
+}
+
 // StoreSend writes w into the slot at position pos, as the user-mode driver does. Precondition:
 // w.NumSGE and w.InlineLen fit the element.
 func (q *Queue) StoreSend(pos uint32, w *SendWQE, ud bool) {
@@ -184,6 +249,20 @@ func (q *Queue) StoreSend(pos uint32, w *SendWQE, ud bool) {
 		le.PutUint32(e[swUDQKey:], w.RemoteQKey)
 		le.PutUint16(e[swUDPkey:], w.PKeyIndex)
 		le.PutUint32(e[swUDAHNum:], w.AHNum)
+	case w.Opcode == OpBindMW || w.Opcode == OpLocalInv:
+		le.PutUint64(e[swUnion:], w.Bind.Addr)
+		le.PutUint64(e[swMWLength:], w.Bind.Length)
+		le.PutUint32(e[swMWLKey:], w.Bind.LKey)
+		le.PutUint32(e[swMWKey:], w.Bind.MWKey)
+		le.PutUint32(e[swMWNewKey:], w.Bind.RKey)
+		le.PutUint32(e[swMWAccess:], w.Bind.Access)
+		return
+	case w.Opcode == OpFlush:
+		le.PutUint64(e[swUnion:], w.RemoteAddr)
+		le.PutUint32(e[swFlLength:], w.Flush.Length)
+		le.PutUint32(e[swFlRkey:], w.RKey)
+		e[swFlType], e[swFlLevel] = w.Flush.Type, w.Flush.Level
+		return
 	case w.Opcode == OpCompareSwap || w.Opcode == OpFetchAdd:
 		le.PutUint64(e[swUnion:], w.RemoteAddr)
 		le.PutUint64(e[swAtCmp:], w.CompareAdd)

@@ -39,13 +39,26 @@ func TestWorkRequestsRoundTrip(t *testing.T) {
 		case w.Opcode == OpCompareSwap || w.Opcode == OpFetchAdd:
 			w.RemoteAddr, w.RKey = rapid.Uint64().Draw(t, "addr"), u32("rkey")
 			w.CompareAdd, w.Swap = rapid.Uint64().Draw(t, "compare"), rapid.Uint64().Draw(t, "swap")
+		case w.Opcode == OpBindMW || w.Opcode == OpLocalInv:
+			w.Bind = Bind{Addr: rapid.Uint64().Draw(t, "addr"), Length: rapid.Uint64().Draw(t, "length"), LKey: u32("lkey"),
+				MWKey: u32("window"), RKey: u32("rkey"), Access: u32("access")}
+		case w.Opcode == OpFlush:
+			w.RemoteAddr, w.RKey = rapid.Uint64().Draw(t, "addr"), u32("rkey")
+			w.Flush = Flush{u32("length"), uint8(u32("type")), uint8(u32("level"))}
 		default:
 			w.RemoteAddr, w.RKey = rapid.Uint64().Draw(t, "addr"), u32("rkey")
 		}
-		if w.Flags&SendInline != 0 {
+		switch {
+		case !ud && (w.Opcode == OpBindMW || w.Opcode == OpLocalInv || w.Opcode == OpFlush):
+			w.Flags &^= SendInline // they have no message
+		case !ud && w.Opcode == OpAtomicWrite:
+			w.Flags |= SendInline
+			w.InlineLen = 8
+			copy(w.Inline[:], rapid.SliceOfN(rapid.Byte(), 8, 8).Draw(t, "data"))
+		case w.Flags&SendInline != 0:
 			w.InlineLen = rapid.IntRange(0, min(room, MaxInline)).Draw(t, "inline")
 			copy(w.Inline[:w.InlineLen], rapid.SliceOfN(rapid.Byte(), w.InlineLen, w.InlineLen).Draw(t, "data"))
-		} else {
+		default:
 			w.NumSGE = drawSGE(t, w.SGE[:], room)
 		}
 		q.StoreSend(pos, &w, ud)
@@ -193,5 +206,29 @@ func TestLoadsDoNotAllocate(t *testing.T) {
 		}
 	}); allocs != 0 {
 		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// The stock provider's ibv_wr_atomic_write leaves the flags and the number of entries alone and puts eight
+// bytes where the entries would be (dma.atomic_wr of rdma_user_rxe.h).
+func TestAtomicWriteOfTheStockProvider(t *testing.T) {
+	for _, room := range []uint32{0, 16} {
+		g, err := GeometryFor(1, SendWQESize+room)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.ElemLog2 = 8
+		q, err := Format(make([]byte, g.Size()), g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := q.elem(0)
+		clear(e)
+		binary.LittleEndian.PutUint32(e[swOpcode:], uint32(OpAtomicWrite))
+		copy(e[swSGE:], "12345678")
+		var w SendWQE
+		if bad, err := q.LoadSend(0, &w, false); bad || err != nil || string(w.Inline[:w.InlineLen]) != "12345678" || w.Flags&SendInline == 0 {
+			t.Errorf("room of %d bytes: %v, %v, inline %q, flags %#x", room, bad, err, w.Inline[:w.InlineLen], w.Flags)
+		}
 	}
 }
