@@ -49,12 +49,16 @@ type Limits struct {
 	MaxSRQWR                                 uint32 // work requests of a shared receive queue
 	MaxMsgSize                               uint32 // bytes
 	MaxRDAtomic                              uint8  // as target and as initiator, of one queue pair
+
+	MaxMulticastGroups  int // of which the NIC has members
+	MaxMulticastMembers int // of one group
 }
 
 // DefaultLimits are the NIC's own.
 func DefaultLimits() Limits {
 	return Limits{MaxQP: 1 << 17, MaxCQ: 1 << 17, MaxMR: 1 << 19, MaxMW: 1 << 19, MaxPD: 1 << 17, MaxAH: 1 << 17,
-		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128}
+		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128,
+		MaxMulticastGroups: 8192, MaxMulticastMembers: 1 << 10}
 }
 
 // An Errno is a Linux error number: what the kernel's user ABI would answer.
@@ -266,6 +270,8 @@ type Event struct {
 type RxPacket struct {
 	Path roce.Path
 	Data []byte // BTH up to and including the pad; valid until MemoryDone
+
+	Local bool // this NIC has sent it, and it did not go over the network
 }
 
 // TxPacket is a packet to send.
@@ -274,7 +280,11 @@ type TxPacket struct {
 	Data  []byte // in Tx.Arena: BTH..pad, then 4 bytes of room for the ICRC
 	QPN   uint32 // source queue pair
 	Local bool   // the destination is an address of this NIC
-	Dead  bool   // its gather failed: do not send
+
+	// Multicast: the destination is a group. The packet goes to the network, and if Local is set too,
+	// this NIC gets a copy, as RxPacket.Local.
+	Multicast bool
+	Dead      bool // its gather failed: do not send
 }
 
 // Tx is one batch of packets to send. Packets lie back to back in Arena in order.

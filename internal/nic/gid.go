@@ -69,8 +69,6 @@ func checkDestination(op, object string, src, dst netip.Addr) error {
 		return refuse(EINVAL, op, object, "the destination GID is no address")
 	case src.Is4() != dst.Is4():
 		return refuse(EINVAL, op, object, "source and destination GID are of different IP versions: choose another source GID index")
-	case dst.IsMulticast():
-		return refuse(EOPNOTSUPP, op, object, "multicast destinations are not supported")
 	}
 	return nil
 }

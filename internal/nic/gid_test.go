@@ -56,8 +56,7 @@ func TestAddressVectors(t *testing.T) {
 		{"zero GID", func(a *AHAttr) { a.DGID = roce.GID{} }, EINVAL, "", false, 0},
 		{"unspecified IPv4", func(a *AHAttr) { a.DGID = gid("0.0.0.0") }, EINVAL, "", false, 0},
 		{"broadcast", func(a *AHAttr) { a.DGID = gid("255.255.255.255") }, EINVAL, "", false, 0},
-		{"multicast", func(a *AHAttr) { a.DGID = gid("239.1.2.3") }, EOPNOTSUPP, "", false, 0},
-		{"IPv6 multicast", func(a *AHAttr) { a.DGID, a.SGIDIndex = gid("ff0e::1"), 1 }, EOPNOTSUPP, "", false, 0},
+		{"IPv4 to an IPv6 group", func(a *AHAttr) { a.DGID = gid("ff0e::1") }, EINVAL, "", false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := goodAttr(RTR)

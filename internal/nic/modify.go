@@ -179,6 +179,9 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 		if c.path, c.local, err = n.resolve(opModify, q.String(), &a.AH); err != nil {
 			return change{}, err
 		}
+		if c.path.Dst.IsMulticast() {
+			return bad("a connection has one peer: the destination GID is a multicast address") // 10.5: UD only
+		}
 	}
 	return c, nil
 }

@@ -29,7 +29,8 @@ type NIC struct {
 	qpNums keySpace
 	ahNext uint32
 
-	gids [gidTableSize]roce.GID
+	gids   [gidTableSize]roce.GID
+	groups map[roce.GID]*group
 
 	now      int64 // the latest time that an entry point was told
 	events   []Event
@@ -56,6 +57,7 @@ func New(cfg Config) *NIC {
 		mrs:      make(map[uint32]*MR),
 		ahs:      make(map[uint32]*AH),
 		qps:      make(map[uint32]*QP),
+		groups:   make(map[roce.GID]*group),
 	}
 	if len(n.pkeys) == 0 {
 		n.pkeys = []uint16{0xffff} // the default partition, full member (vol. 1, 10.9.1.2)
@@ -95,6 +97,8 @@ func fillLimits(l Limits) Limits {
 	l.MaxCQE = orDefault(l.MaxCQE, d.MaxCQE, ring.MaxEntries/2-1)
 	l.MaxMsgSize = orDefault(l.MaxMsgSize, d.MaxMsgSize, 1<<31) // 9.7.7: messages of up to 2^31 bytes
 	l.MaxRDAtomic = orDefault(l.MaxRDAtomic, d.MaxRDAtomic, 255)
+	l.MaxMulticastGroups = orDefault(l.MaxMulticastGroups, d.MaxMulticastGroups, maxNumbers)
+	l.MaxMulticastMembers = orDefault(l.MaxMulticastMembers, d.MaxMulticastMembers, maxNumbers)
 	return l
 }
 

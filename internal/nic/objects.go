@@ -69,6 +69,8 @@ type AH struct {
 	path  roce.Path
 	local bool
 	dead  bool
+
+	multicast bool // the destination is a group
 }
 
 // Num is the address handle's number in work requests.
@@ -107,6 +109,8 @@ type QP struct {
 	cqSlot         [2]int           // where sendCQ.users and recvCQ.users list it
 	Owner          any              // the device service's
 	windows        map[*MW]struct{} // type 2, bound to it
+
+	groups []roce.GID // UD: multicast groups that it is a member of
 
 	req   requester
 	resp  responder

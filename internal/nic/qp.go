@@ -101,6 +101,9 @@ func (q *QP) Destroy() error {
 	if q.dead {
 		return refuse(ENOENT, "destroy queue pair", q.String(), "it is destroyed already")
 	}
+	if len(q.groups) > 0 {
+		return refuse(EBUSY, "destroy queue pair", q.String(), "it is attached to multicast groups: detach it first")
+	}
 	q.transportDestroy()
 	unbindAll(q.windows)
 	q.dead = true

@@ -99,6 +99,10 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		return
 	}
 	n.stats.RxBytes += uint64(len(p.Payload))
+	if p.BTH.DestQP() == multicastQPN {
+		n.receiveMulticast(rx, p)
+		return
+	}
 	q := n.destination(p)
 	if q == nil || !q.accepts(rx, p) {
 		n.stats.BadPackets++
@@ -150,7 +154,7 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 	want := roce.TransportRC
 	switch q.typ {
 	case UD:
-		return p.Info.Transport == roce.TransportUD
+		return p.Info.Transport == roce.TransportUD && !rx.Path.Dst.IsMulticast() // those go to multicastQPN
 	case UC:
 		want = roce.TransportUC
 	}

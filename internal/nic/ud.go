@@ -50,6 +50,9 @@ func (q *QP) sendDatagram(tx *Tx, w *sendRequest, ah *AH) bool {
 	if pkt == nil {
 		return false
 	}
+	if ah.multicast {
+		q.nic.toGroup(tx, ah.attr.DGID)
+	}
 	roce.BTH(pkt[:roce.BTHSize]).Encode(&roce.BTHFields{Opcode: op, Solicited: w.flags&ring.SendSolicited != 0,
 		PadCount: roce.PadCount(int(w.length)), PKey: q.nic.pkeys[q.attr.PKeyIndex], DestQP: w.qpn, PSN: w.first})
 	key := w.qkey

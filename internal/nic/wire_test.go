@@ -273,9 +273,13 @@ func (w *wire) carry(from *host, p *TxPacket) {
 		}
 	}
 	for _, h := range w.hosts {
-		if h.addr == p.Path.Dst {
+		if h.addr == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket
 			h.inject(*p.Path, data)
 		}
+	}
+	if p.Multicast && p.Local {
+		from.inject(*p.Path, data)
+		from.rx[len(from.rx)-1].Local = true
 	}
 }
 
