@@ -110,6 +110,7 @@ func (c *Context) Close() {
 	}
 	c.dev.unit.Do(func(core *nic.NIC, now int64) {
 		for q := range c.qps {
+			q.detachAll(core)
 			_ = q.core.Destroy()
 			q.core.Owner = nil
 		}

@@ -59,8 +59,12 @@ func (p *port) open(cfg *Config) (err error) {
 				addrs = append(addrs, g.GID.Addr())
 			}
 		}
+		interfaces := map[netip.Addr]int{}
+		for _, g := range p.gids {
+			interfaces[g.GID.Addr()] = g.IfIndex
+		}
 		keep := cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer
-		if p.udp, err = udp.Open(udp.Config{Addrs: addrs, KeepSocketBuffers: keep}); err != nil {
+		if p.udp, err = udp.Open(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}); err != nil {
 			return err
 		}
 		p.net = p.decorate(p.udp, cfg, "net", roce.Port)

@@ -108,7 +108,7 @@ func (u *Unit) receive(l link.Link, now int64) bool {
 	}
 	u.rx = u.rx[:0]
 	for i := range n {
-		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data})
+		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
 	}
 	u.core.Receive(now, u.rx)
 	u.core.Memory().Scatter()
@@ -150,11 +150,13 @@ func (u *Unit) sort() {
 	u.out, u.back = u.out[:0], u.back[:0]
 	for i := range u.tx.Packets {
 		p := &u.tx.Packets[i]
-		switch {
-		case p.Dead:
-		case p.Local:
+		if p.Dead {
+			continue
+		}
+		if p.Local {
 			u.back = append(u.back, link.Packet{Path: *p.Path, Data: p.Data})
-		case u.net != nil:
+		}
+		if (!p.Local || p.Multicast) && u.net != nil {
 			u.out = append(u.out, link.Packet{Path: *p.Path, Data: p.Data})
 		}
 	}

@@ -84,8 +84,8 @@ func (m *messages) setDestination(i int, dst netip.Addr, port uint16) {
 }
 
 // setControl writes the control messages of message i: what of path is not
-// the socket's default, and the segment size unless 0.
-func (m *messages) setControl(i int, path *roce.Path, source bool, segment int) {
+// the socket's default, the interface to leave by unless 0 (IPv6, and with source only), and the segment size unless 0.
+func (m *messages) setControl(i int, path *roce.Path, source bool, leave, segment int) {
 	b := m.controls[i].bytes()
 	n := 0
 	if path.Src.Is4() {
@@ -102,8 +102,8 @@ func (m *messages) setControl(i int, path *roce.Path, source bool, segment int) 
 		if source {
 			data, next := putControl(b, n, unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
 			a := path.Src.As16()
-			copy(data[0:16], a[:]) // ipi6_addr
-			clear(data[16:])       // ipi6_ifindex
+			copy(data[0:16], a[:])                                  // ipi6_addr
+			binary.NativeEndian.PutUint32(data[16:], uint32(leave)) // ipi6_ifindex
 			n = next
 		}
 		n = putControlInt(b, n, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int(path.TOS), path.TOS != 0)

@@ -21,7 +21,8 @@ type receiver struct {
 	buffers []byte
 	idents  identifications
 
-	current  int  // socket to try first
+	current  int // socket to try first; one more than there are: those of groups
+	from     *socket
 	turns    int  // receives since another socket came first
 	have     int  // messages received
 	next     int  // message to take packets from
@@ -70,11 +71,15 @@ func (l *Link) fill(want int) (int, error) {
 		r.turns = 0
 		r.current++
 	}
-	for range l.sockets {
-		if r.current >= len(l.sockets) {
+	for range len(l.sockets) + 1 {
+		if r.current > len(l.sockets) {
 			r.current = 0
 		}
-		fd := l.sockets[r.current].fd
+		if r.from = l.socketToTry(r.current); r.from == nil {
+			r.current++
+			continue
+		}
+		fd := r.from.fd
 		n, errno := l.receive(fd, min(want, recvMessages))
 		if errno != 0 && errno != unix.EAGAIN {
 			// An error of the network that the socket had kept: it is gone
@@ -91,6 +96,16 @@ func (l *Link) fill(want int) (int, error) {
 		r.current++
 	}
 	return 0, nil
+}
+
+func (l *Link) socketToTry(i int) *socket {
+	switch {
+	case i < len(l.sockets):
+		return l.sockets[i]
+	case len(l.groupSockets) > 0:
+		return l.readyGroup()
+	}
+	return nil
 }
 
 func (l *Link) receive(fd, want int) (int, unix.Errno) {
@@ -156,7 +171,7 @@ func (l *Link) openDatagram() {
 	d := &r.datagram
 	d.len = min(d.len, recvSize)
 	if !d.path.Dst.IsValid() { // no packet info: good enough if the socket has one address
-		if a := l.sockets[r.current].addr; !a.IsUnspecified() {
+		if a := r.from.addr; !a.IsUnspecified() {
 			d.path.Dst = a
 		}
 	}

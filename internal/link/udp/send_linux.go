@@ -130,7 +130,11 @@ func (l *Link) complete(i int, run []link.Packet, sock *socket, bytes int) {
 	}
 	s.msgs.setData(i, run[0].Data[:bytes])
 	s.msgs.setDestination(i, s.path.Dst, roce.Port)
-	s.msgs.setControl(i, &s.path, sock.addr.IsUnspecified(), segment)
+	source, leave := sock.addr.IsUnspecified(), 0
+	if s.path.Dst.Is6() && s.path.Dst.IsMulticast() {
+		source, leave = true, l.cfg.Interfaces[s.path.Src]
+	}
+	s.msgs.setControl(i, &s.path, source, leave, segment)
 }
 
 // invert inverts the bit of p that Corrupt names; doing it twice undoes it.

@@ -22,6 +22,19 @@ type socket struct {
 
 // openSocket makes a socket bound to addr. The caller closes it.
 func openSocket(addr netip.Addr, cfg *Config) (*socket, error) {
+	s, err := newSocket(addr, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.bind(cfg.port()); err != nil {
+		unix.Close(s.fd)
+		return nil, err
+	}
+	return s, nil
+}
+
+// newSocket makes a socket that is to be bound to addr. The caller closes it.
+func newSocket(addr netip.Addr, cfg *Config) (*socket, error) {
 	family := unix.AF_INET
 	if addr.Is6() {
 		family = unix.AF_INET6
@@ -32,10 +45,6 @@ func openSocket(addr netip.Addr, cfg *Config) (*socket, error) {
 	}
 	s := &socket{fd: fd, addr: addr}
 	if err := s.configure(cfg); err != nil {
-		unix.Close(fd)
-		return nil, err
-	}
-	if err := s.bind(cfg.port()); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
@@ -60,6 +69,9 @@ var options4 = [...]option{
 	{unix.IPPROTO_IP, unix.IP_RECVERR, 0, "IP_RECVERR", false},
 	// Only groups that this socket joined, not those of other programs.
 	{unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0, "IP_MULTICAST_ALL", false},
+	// Other NICs of this machine may be members of what is sent to.
+	{unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 1, "IP_MULTICAST_LOOP", false},
+	{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, defaultTTL, "IP_MULTICAST_TTL", false},
 }
 
 var options6 = [...]option{
@@ -71,6 +83,8 @@ var options6 = [...]option{
 	{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, defaultTTL, "IPV6_UNICAST_HOPS", false},
 	{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 0, "IPV6_RECVERR", false},
 	{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0, "IPV6_MULTICAST_ALL", false},
+	{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 1, "IPV6_MULTICAST_LOOP", false},
+	{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, defaultTTL, "IPV6_MULTICAST_HOPS", false},
 	// Linux's Soft-RoCE sends IPv6 with UDP checksum 0 (RFC 6936): the ICRC
 	// is the check.
 	{unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1, "UDP_NO_CHECK6_RX", false},

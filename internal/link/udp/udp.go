@@ -48,6 +48,11 @@ type Config struct {
 	// roce.Port: other ports are for tests.
 	Port uint16
 
+	// Interfaces says which interface has which local address. Packets to a
+	// multicast group leave by that of their source address; for IPv6 the
+	// system would not find it out. May be nil.
+	Interfaces map[netip.Addr]int
+
 	// KeepSocketBuffers leaves socket buffers at the system's default
 	// instead of asking for 4 MiB.
 	KeepSocketBuffers bool

@@ -26,10 +26,15 @@ type Link struct {
 	send sender
 	recv receiver
 
+	cfg       Config
+	groups    map[netip.Addr]*membership
+	groupPoll int // an epoll of groupSockets
+
 	counters counters
 
-	mu     sync.Mutex
-	closed bool // guards the descriptors against Stats
+	mu           sync.Mutex
+	closed       bool      // guards the descriptors against Stats
+	groupSockets []*socket // likewise
 }
 
 type counters struct {
@@ -45,8 +50,13 @@ var _ link.Link = (*Link)(nil)
 // syscall.EADDRINUSE when somebody else has the port, and
 // syscall.EADDRNOTAVAIL for an address that is not this machine's.
 func Open(cfg Config) (*Link, error) {
-	l := &Link{port: cfg.port(), segment: !cfg.NoSegment, mmsg: !cfg.NoMmsg}
-	if err := l.openSockets(&cfg); err != nil {
+	l := &Link{port: cfg.port(), segment: !cfg.NoSegment, mmsg: !cfg.NoMmsg, cfg: cfg, groupPoll: -1}
+	err := l.openSockets(&cfg)
+	if err == nil {
+		l.groupPoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+		err = os.NewSyscallError("epoll_create1", err)
+	}
+	if err != nil {
 		l.Close()
 		var e *link.Error
 		if errors.As(err, &e) {
@@ -61,6 +71,7 @@ func Open(cfg Config) (*Link, error) {
 	for _, s := range l.sockets {
 		l.fds = append(l.fds, s.fd)
 	}
+	l.fds = append(l.fds, l.groupPoll)
 	l.send.init()
 	l.recv.init()
 	return l, nil
@@ -143,6 +154,9 @@ func (l *Link) Stats() link.Stats {
 		for _, k := range l.sockets {
 			s.SocketDrops += socketDrops(k.fd)
 		}
+		for _, k := range l.groupSockets {
+			s.SocketDrops += socketDrops(k.fd)
+		}
 	}
 	return s
 }
@@ -156,6 +170,12 @@ func (l *Link) Close() error {
 	}
 	l.closed = true
 	var first error
+	if l.groupPoll >= 0 {
+		first = unix.Close(l.groupPoll)
+	}
+	for _, s := range l.groupSockets {
+		_ = unix.Close(s.fd)
+	}
 	for _, s := range l.sockets {
 		if err := unix.Close(s.fd); err != nil && first == nil {
 			first = err

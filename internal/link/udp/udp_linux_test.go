@@ -240,8 +240,8 @@ func TestRefusedMessageGoesSingly(t *testing.T) {
 func TestBothFamiliesAndSourceAddressOnWildcard(t *testing.T) {
 	ownNetwork(t)
 	l := open(t, Config{})
-	if len(l.FDs()) != 2 {
-		t.Fatalf("%d sockets, want one IPv4 and one IPv6", len(l.FDs()))
+	if len(l.sockets) != 2 {
+		t.Fatalf("%d sockets, want one IPv4 and one IPv6", len(l.sockets))
 	}
 	// One link sends from each of its addresses to each other.
 	for _, p := range []roce.Path{{Src: a4, Dst: b4}, {Src: b4, Dst: a4}, {Src: a6, Dst: b6}, {Src: b6, Dst: a6}, {Src: a4, Dst: a4}} {

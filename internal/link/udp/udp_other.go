@@ -4,6 +4,7 @@ package udp
 
 import (
 	"errors"
+	"net/netip"
 	"runtime"
 
 	"rnic/internal/link"
@@ -22,6 +23,9 @@ func Open(Config) (*Link, error) {
 		Hint: "UDP sockets carry RoCEv2 on Linux only, this is " + runtime.GOOS}
 }
 
+// Join and Leave are for links that exist.
+func (*Link) Join(netip.Addr, []int) error    { return errors.ErrUnsupported }
+func (*Link) Leave(netip.Addr)                {}
 func (*Link) ReceiveBuffer() int              { return 0 }
 func (*Link) Features() Features              { return Features{} }
 func (*Link) Send([]link.Packet) (int, error) { return 0, errors.ErrUnsupported }
