@@ -359,6 +359,9 @@ const (
 	PlantedDuplicateCompletion
 	PlantedReorderedCompletion
 	PlantedLostSolicited
+	PlantedUnseenGap   // UC: a missing packet is not noticed
+	PlantedDroppedUsed // UC: a message that is dropped uses its receive up
+	PlantedSQEDeaf     // UC, UD: a send queue in error stops the receive queue too
 	PlantedStaleWindow
 	PlantedForeignWindow
 	PlantedInvalidateIgnored

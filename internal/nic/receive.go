@@ -144,6 +144,9 @@ func (n *NIC) destination(p *roce.Packet) *QP {
 func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 	switch q.state {
 	case RTS, SQD, SQE:
+		if q.state == SQE && q.nic.planted == PlantedSQEDeaf {
+			return false
+		}
 	case RTR:
 		if !p.Info.Request {
 			return false

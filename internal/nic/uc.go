@@ -80,7 +80,7 @@ func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 		return
 	}
 	psn := p.BTH.PSN()
-	inOrder := psn == r.expected
+	inOrder := psn == r.expected || q.nic.planted == PlantedUnseenGap
 	if gap := roce.Diff(psn, r.expected); gap > 0 {
 		q.nic.stats.UCLost += uint64(gap)
 	}
@@ -116,7 +116,9 @@ func (q *QP) dropMessage() {
 		return
 	}
 	if q.srq == nil {
-		r.recvPos = r.recv.pos
+		if q.nic.planted != PlantedDroppedUsed {
+			r.recvPos = r.recv.pos
+		}
 	} else {
 		e := q.effect(effectReceive)
 		e.cqe = ring.CQE{WRID: r.recv.wqe.WRID, Status: ring.StatusRemInvReqErr, Opcode: ring.WCRecv, QPN: q.num}

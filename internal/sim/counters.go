@@ -11,6 +11,8 @@ type Counters struct {
 	// Work requests posted by opcode, and receives.
 	Posted      [16]uint64
 	PostedUD    uint64
+	PostedUC    uint64
+	DeliveredUC uint64
 	PostedRecvs uint64
 	// Completions polled.
 	Completions, Errors, Flushed uint64
@@ -44,6 +46,8 @@ func (c *Counters) Add(o *Counters) {
 		c.Posted[i] += o.Posted[i]
 	}
 	c.PostedUD += o.PostedUD
+	c.PostedUC += o.PostedUC
+	c.DeliveredUC += o.DeliveredUC
 	c.PostedRecvs += o.PostedRecvs
 	c.Completions += o.Completions
 	c.Errors += o.Errors

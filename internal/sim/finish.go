@@ -15,7 +15,7 @@ func (w *world) settle(q *qpair) {
 		w.checkComplete(q)
 	}
 	for _, x := range q.sends {
-		if !x.success && !q.ud {
+		if !x.success && !q.unreliable() {
 			w.resolve(x)
 		}
 		x.done, x.final = true, true
@@ -23,9 +23,9 @@ func (w *world) settle(q *qpair) {
 	for _, r := range q.recvs {
 		switch {
 		case r.success:
-		case !q.ud:
+		case !q.unreliable():
 			w.resolveReceive(r)
-		case q.deaf || r.mustFail: // a datagram may be in it, of which nobody heard
+		case q.ud && (q.deaf || r.mustFail): // a datagram may be in it, of which nobody heard
 			q.h.mem.accept(r.local)
 		}
 		r.done, r.final = true, true
@@ -58,7 +58,7 @@ func (w *world) checkComplete(q *qpair) {
 // finished tells whether an unsignalled work request at the end of a queue was carried out.
 func (w *world) finished(x *work) bool {
 	switch {
-	case x.q.ud, x.closed: // nobody can tell
+	case x.q.unreliable(), x.closed: // nobody can tell
 		return true
 	case x.fetches():
 		return x.arrived()
@@ -132,6 +132,10 @@ func (w *world) finish() {
 		if !q.deaf {
 			w.finishDatagrams(q)
 		}
+	}
+	for _, q := range w.ucs {
+		w.settle(q)
+		w.finishUnreliable(q)
 	}
 	for _, h := range w.hosts {
 		for _, d := range h.words {

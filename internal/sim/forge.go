@@ -3,6 +3,7 @@ package sim
 import (
 	"net/netip"
 
+	"rnic/internal/nic"
 	"rnic/internal/roce"
 )
 
@@ -25,11 +26,14 @@ func (w *world) forge() {
 	path := roce.Path{Src: w.stranger(q, fam), Dst: h.addrs[fam], SrcPort: 0xc123, TTL: 64}
 	op := pick(w, roce.RCWriteOnly, roce.RCSendOnly, roce.RCSendFirst, roce.RCFetchAdd, roce.RCReadRequest, roce.RCAck,
 		roce.RCReadResponseOnly, roce.RCAtomicAck)
-	if q.ud {
+	switch q.typ {
+	case nic.UC:
+		op = pick(w, roce.UCSendOnly, roce.UCWriteOnly, roce.UCSendFirst)
+	case nic.UD:
 		op = roce.UDSendOnly
 	}
 	pkt := w.forgePacket(q, op)
-	if !q.ud && w.chance(25) { // a ghost: the peer itself answers what was never sent (9.7.6.1)
+	if q.typ == nic.RC && w.chance(25) { // a ghost: the peer itself answers what was never sent (9.7.6.1)
 		path.Src = q.peer.h.addrs[fam]
 		pkt = w.forgePacket(q, roce.RCAck)
 		psn := roce.PSN(q.attr.SQPSN).Add(int(q.psnCount) + w.between(500, 5000))

@@ -141,7 +141,7 @@ func (w *world) checkRetryTime(x *work) {
 // mayLose tells whether the retries of q may run out: nothing comes through, the peer is in error,
 // or the program allowed too few.
 func (q *qpair) mayLose() bool {
-	if q.ud {
+	if q.unreliable() {
 		return false
 	}
 	p := q.peer
@@ -161,7 +161,7 @@ func (w *world) succeed(x *work) {
 		w.fail("%s succeeds, which it cannot", x)
 	}
 	x.success = true
-	if x.q.ud {
+	if x.q.unreliable() {
 		return
 	}
 	switch {
@@ -240,6 +240,8 @@ func (w *world) completeReceive(r *work, e *ring.CQE) {
 		w.fail("%s succeeds, which it cannot", r)
 	case q.ud:
 		w.receiveDatagram(r, e)
+	case q.typ == nic.UC:
+		w.receiveUnreliableMessage(r, e)
 	default:
 		w.receiveMessage(r, e)
 	}
@@ -320,15 +322,18 @@ func (w *world) checkStates(h *host) {
 		if inErr && !q.errState {
 			q.errState = true
 			w.note(h, "%v is in ERR", q)
-			if !q.ud {
+			if q.typ == nic.RC {
 				w.breakDown(q.conn)
 			}
 		}
 		if q.ud && (inErr || q.sendFault || q.recvFault) {
 			w.endDatagrams(q)
 		}
+		if q.typ == nic.UC && q.sendFault {
+			w.reviveSends(q)
+		}
 		fault := q.sendFault || q.recvFault
-		if fault && !inErr && !q.ud && !q.down && !q.reset {
+		if fault && !inErr && !q.unreliable() && !q.down && !q.reset {
 			w.fail("%v has reported an error and is in %v", q, q.qp.State())
 		}
 		if (q.errState || q.flushed) && !q.progErr && !q.hitByPeer && !fault {

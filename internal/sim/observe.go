@@ -20,7 +20,7 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 	if pkt.Info.Transport == roce.TransportCNP {
 		return
 	}
-	if q.ud != (pkt.Info.Transport == roce.TransportUD) {
+	if want := map[nic.QPType]roce.Transport{nic.RC: roce.TransportRC, nic.UC: roce.TransportUC, nic.UD: roce.TransportUD}; pkt.Info.Transport != want[q.typ] {
 		w.fail("%v sends %s", q, pkt.Info.Name)
 	}
 	if q.ud {
@@ -36,6 +36,10 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 	n := len(pkt.Payload)
 	if n > q.mtu || (pkt.Info.First || pkt.Info.Middle) && n != q.mtu {
 		w.fail("%v sends %s with %d bytes at a path MTU of %d", q, pkt.Info.Name, n, q.mtu)
+	}
+	if q.typ == nic.UC {
+		w.sendUnreliable(q, &pkt)
+		return
 	}
 	if pkt.Info.Request {
 		w.observeRequest(q, &pkt)
@@ -121,7 +125,7 @@ func (w *world) observeArrival(h *host, p *packet) {
 	q := h.byQPN[pkt.BTH.DestQP()]
 	switch {
 	case q == nil:
-	case !q.ud && !pkt.Info.Request:
+	case q.typ == nic.RC && !pkt.Info.Request:
 		q.lastHeard = w.now
 		if pkt.Info.Kind != roce.KindAck {
 			q.rnrCount = 0 // a response may be progress, from which retries count anew
@@ -131,6 +135,8 @@ func (w *world) observeArrival(h *host, p *packet) {
 	case q == nil:
 	case q.ud:
 		w.expectDatagram(q, &pkt)
+	case q.typ == nic.UC:
+		w.arriveUnreliable(q, &pkt)
 	case pkt.Info.Kind == roce.KindAck && pkt.AETH().Syndrome().Kind() == roce.SyndromeRNRNAK:
 		x, off, ok := q.at(pkt.BTH.PSN())
 		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now <= q.rnrUntil {
@@ -157,8 +163,8 @@ func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
 // checkDatagrams holds when a batch has been received.
 func (w *world) checkDatagrams(h *host) {
 	for _, q := range h.qps {
-		if q.ud && !q.errState && !q.deaf && q.nextRecv != q.expect {
-			w.fail("%v has completed %d datagrams where %d should have been", q, q.nextRecv, q.expect)
+		if q.unreliable() && !q.errState && !q.deaf && q.nextRecv != q.expect {
+			w.fail("%v has completed %d messages where %d should have been", q, q.nextRecv, q.expect)
 		}
 	}
 }

@@ -22,6 +22,9 @@ var plantedNames = map[string]nic.Planted{
 	"duplicate-completion":   nic.PlantedDuplicateCompletion,
 	"reordered-completion":   nic.PlantedReorderedCompletion,
 	"lost-solicited":         nic.PlantedLostSolicited,
+	"unseen-gap":             nic.PlantedUnseenGap,
+	"dropped-message-used":   nic.PlantedDroppedUsed,
+	"deaf-in-sqe":            nic.PlantedSQEDeaf,
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

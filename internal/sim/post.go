@@ -58,8 +58,12 @@ func (w *world) posted(q *qpair, x *work) {
 		w.count.PostedUD++
 		return
 	}
-	w.count.Posted[x.op]++
 	x.held = q.qp.State() == nic.SQD
+	if q.typ == nic.UC {
+		w.count.PostedUC++
+		return
+	}
+	w.count.Posted[x.op]++
 	x.psnOff, x.psnCount = q.psnCount, max(1, uint32((x.n+q.mtu-1)/q.mtu))
 	q.psnCount += x.psnCount
 	if x.consumes() {

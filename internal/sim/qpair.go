@@ -12,11 +12,13 @@ type qpair struct {
 	h              *host
 	qp             *nic.QP
 	ud             bool
+	typ            nic.QPType
 	sendCQ, recvCQ *cqueue
 	sq, rq         *ring.Queue
 	cap            nic.Cap
 	sigAll         bool
 	conn           *conn // RC
+	uc             unreliable
 	peer           *qpair
 	number         int  // connections made so far
 	gone           bool // destroyed
@@ -124,7 +126,13 @@ type work struct {
 	alienAH   bool
 	reachable bool // the destination's Q_Key was right
 	delivered int
+
+	// UC
+	refused bool // the target's key or rights do not allow it
 }
+
+// datagrams or an unreliable connection: what is lost stays lost.
+func (q *qpair) unreliable() bool { return q.typ != nic.RC }
 
 // statusSet is a set of completion statuses.
 type statusSet uint32

@@ -46,6 +46,11 @@ func (w *world) build() {
 			w.addDatagrams(w.hosts[w.rng.IntN(len(w.hosts))])
 		}
 	}
+	if w.chance(50) {
+		for range w.between(1, 2) {
+			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))])
+		}
+	}
 	for _, h := range w.hosts {
 		for _, c := range h.cqs {
 			if w.chance(80) {
@@ -80,6 +85,9 @@ func (w *world) addHost(i int) {
 	}
 	if w.chance(30) {
 		cfg.Policy.Window = w.randomWindows()
+	}
+	if w.chance(30) {
+		cfg.Policy.Pace = nic.PacePolicy{BytesPerSecond: uint64(w.between(1e6, 1e9)), Burst: uint32(w.between(1, 200_000))}
 	}
 	h.nic = nic.New(cfg)
 	for f := range h.addrs {
@@ -180,7 +188,7 @@ func (w *world) addWires() {
 
 // addQP creates a queue pair of random capabilities.
 func (w *world) addQP(h *host, typ nic.QPType) *qpair {
-	q := &qpair{h: h, ud: typ == nic.UD, sigAll: w.chance(25)}
+	q := &qpair{h: h, ud: typ == nic.UD, typ: typ, sigAll: w.chance(25)}
 	q.sendCQ, q.recvCQ = h.cqs[w.rng.IntN(len(h.cqs))], h.cqs[w.rng.IntN(len(h.cqs))]
 	asked := nic.Cap{MaxSendWR: uint32(w.between(1, 64)), MaxRecvWR: uint32(w.between(1, 64)),
 		MaxSendSGE: uint32(pick(w, 1, 2, 4, 32)), MaxRecvSGE: uint32(pick(w, 1, 2, 4, 32)),

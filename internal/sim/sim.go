@@ -55,6 +55,7 @@ type world struct {
 	hosts  []*host
 	conns  []*conn
 	uds    []*qpair
+	ucs    []*qpair
 	works  []*work // by work request id, from workBase on
 	free   []*packet
 	hash   uint64

@@ -25,6 +25,7 @@ func TestCleanSeeds(t *testing.T) {
 		n    uint64
 	}{{"packets dropped", c.Dropped}, {"packets corrupted", c.Corrupted}, {"packets duplicated", c.Duplicated},
 		{"packets reordered", c.Reordered}, {"packets delayed", c.Delayed}, {"datagrams", c.PostedUD},
+		{"messages of unreliable connections", c.DeliveredUC},
 		{"RNR NAKs", c.RNRNAKs}, {"sequence NAKs", c.SequenceNAKs}, {"retransmitted packets", c.Retransmitted},
 		{"intended errors", c.Intended}, {"error completions", c.Errors}, {"flush completions", c.Flushed},
 		{"completion events", c.Events}} {
