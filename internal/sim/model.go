@@ -326,10 +326,13 @@ func (w *world) checkStates(h *host) {
 				w.breakDown(q.conn)
 			}
 		}
-		if q.ud && (inErr || q.sendFault || q.recvFault) {
+		if q.ud && (inErr || q.recvFault) {
 			w.endDatagrams(q)
 		}
-		if q.typ == nic.UC && q.sendFault {
+		if q.unreliable() && q.sendFault {
+			if s := q.qp.State(); s == nic.RTS || s == nic.SQD {
+				w.fail("%v has reported an error of its send queue and is in %v, not in SQE", q, s) // 10.3.1.6
+			}
 			w.reviveSends(q)
 		}
 		fault := q.sendFault || q.recvFault

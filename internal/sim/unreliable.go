@@ -307,6 +307,9 @@ func (w *world) reviveSends(q *qpair) {
 	q.uc.reviving = true
 	w.after(w.nanos(0, 200_000), func() {
 		q.uc.reviving = false
+		if q.qp.State() != nic.SQE { // something else has ended it
+			return
+		}
 		q.sendErr, q.sendFault, q.flushed = false, false, false
 		q.uc.skipped = true
 		w.modify(q, &nic.Attr{State: nic.RTS, CurState: nic.SQE}, nic.AttrState|nic.AttrCurState)
