@@ -20,6 +20,10 @@ const (
 	WCRead        = WCOpcode(ring.WCRead)
 	WCCompareSwap = WCOpcode(ring.WCCompareSwap)
 	WCFetchAdd    = WCOpcode(ring.WCFetchAdd)
+	WCBindMW      = WCOpcode(ring.WCBindMW)
+	WCLocalInv    = WCOpcode(ring.WCLocalInv)
+	WCFlush       = WCOpcode(ring.WCFlush)
+	WCAtomicWrite = WCOpcode(ring.WCAtomicWrite)
 	WCRecv        = WCOpcode(ring.WCRecv)
 	WCRecvImm     = WCOpcode(ring.WCRecvImm) // the receive that a WRITE with immediate consumed
 )
@@ -33,7 +37,9 @@ type WC struct {
 	ByteLen   int    // bytes received; the 40 bytes of the GRH included on UD queue pairs
 	Imm       uint32 // immediate data, if HasImm
 	HasImm    bool
-	HasGRH    bool // the first 40 bytes of the buffer hold the GRH (UD)
+	HasInv    bool   // the message was a SEND with invalidate
+	InvRKey   uint32 // and the key that it has invalidated
+	HasGRH    bool   // the first 40 bytes of the buffer hold the GRH (UD)
 	QPN       uint32
 	SrcQP     uint32 // UD: the sender's queue pair number
 	Time      int64  // when the NIC made the completion: nanoseconds of Device.Now
@@ -120,7 +126,7 @@ func (q *CQ) take(wc []WC) int {
 		_ = q.ring.Consume()
 		wc[i] = WC{ID: e.WRID, Status: Status(e.Status), Opcode: WCOpcode(e.Opcode), VendorErr: e.VendorErr,
 			ByteLen: int(e.ByteLen), Imm: immFromRing(e.Imm), HasImm: e.Flags&ring.WCWithImm != 0,
-			HasGRH: e.Flags&ring.WCGRH != 0, QPN: e.QPN, SrcQP: e.SrcQP, Time: int64(e.Time)}
+			HasInv: e.Flags&ring.WCWithInv != 0, InvRKey: e.Imm, HasGRH: e.Flags&ring.WCGRH != 0, QPN: e.QPN, SrcQP: e.SrcQP, Time: int64(e.Time)}
 	}
 	return n
 }

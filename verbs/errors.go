@@ -33,6 +33,7 @@ const (
 	ErrLocalQPOperation = Status(ring.StatusLocQPOpErr)
 	ErrLocalProtection  = Status(ring.StatusLocProtErr)
 	ErrFlushed          = Status(ring.StatusWRFlushErr)
+	ErrMWBind           = Status(ring.StatusMWBindErr)
 	ErrBadResponse      = Status(ring.StatusBadRespErr)
 	ErrLocalAccess      = Status(ring.StatusLocAccessErr)
 	ErrRemoteInvalid    = Status(ring.StatusRemInvReqErr)

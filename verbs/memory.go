@@ -44,6 +44,9 @@ const (
 	AccessRemoteWrite  = nic.AccessRemoteWrite
 	AccessRemoteRead   = nic.AccessRemoteRead
 	AccessRemoteAtomic = nic.AccessRemoteAtomic
+	AccessMWBind       = nic.AccessMWBind      // memory windows may be bound to the region
+	AccessZeroBased    = nic.AccessZeroBased   // of a type 2 window: its first byte has address 0
+	AccessFlushGlobal  = nic.AccessFlushGlobal // FLUSH
 )
 
 // MR is a memory region: bytes of this program that work requests and peers may name by key.
@@ -107,7 +110,8 @@ func (m *MR) release() {
 	})
 }
 
-// Close ends the region: its keys are refused from now on. Memory that AllocMR allocated is gone.
+// Close ends the region: its keys are refused from now on. Memory that AllocMR allocated is gone. ErrBusy
+// while memory windows are bound to it.
 func (m *MR) Close() error {
 	first, err := m.close(m.mr.Dereg)
 	if first {

@@ -19,6 +19,11 @@ const (
 	OpRead        = Opcode(ring.OpRead)
 	OpCompareSwap = Opcode(ring.OpCompareSwap)
 	OpFetchAdd    = Opcode(ring.OpFetchAdd)
+	OpBindMW      = Opcode(ring.OpBindMW)
+	OpLocalInv    = Opcode(ring.OpLocalInv)
+	OpSendInv     = Opcode(ring.OpSendInv)
+	OpFlush       = Opcode(ring.OpFlush)
+	OpAtomicWrite = Opcode(ring.OpAtomicWrite)
 )
 
 // Flags of a send work request (enum ibv_send_flags).
@@ -43,7 +48,10 @@ type SendWR struct {
 	RKey       uint32
 	CompareAdd uint64 // COMPARE & SWAP: compared with; FETCH & ADD: added
 	Swap       uint64
-	AH         *AH // UD
+	Bind       *Bind  // bind of a memory window
+	InvRKey    uint32 // local invalidate, SEND with invalidate: the window's key
+	Flush      Flush  // FLUSH: of what is at RemoteAddr
+	AH         *AH    // UD
 	RemoteQPN  uint32
 	RemoteQKey uint32
 }
@@ -85,6 +93,16 @@ func (q *QP) postSend(wr *SendWR) error {
 	w := &q.sendW
 	w.WRID, w.Opcode, w.Flags = wr.ID, ring.SendOpcode(wr.Opcode), ring.SendFlags(wr.Flags)
 	w.Imm = immToRing(wr.Imm)
+	switch wr.Opcode {
+	case OpBindMW:
+		if err := q.fillBind(&w.Bind, wr.Bind); err != nil {
+			return err
+		}
+	case OpLocalInv, OpSendInv:
+		w.Imm = wr.InvRKey
+	case OpFlush:
+		w.Flush = wr.Flush.toRing()
+	}
 	w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap
 	w.RemoteQPN, w.RemoteQKey, w.AHNum = wr.RemoteQPN, wr.RemoteQKey, 0
 	if q.typ == UD {
@@ -95,6 +113,8 @@ func (q *QP) postSend(wr *SendWR) error {
 	}
 	w.NumSGE, w.InlineLen = 0, 0
 	switch {
+	case wr.Opcode == OpAtomicWrite && len(wr.Inline)+len(wr.SGE) == 0:
+		return fmt.Errorf("post to QP %#x: an atomic write without its eight bytes: %w", q.Num(), ErrInvalid)
 	case len(wr.Inline) > 0:
 		if len(wr.Inline) > int(q.cap.MaxInline) {
 			return fmt.Errorf("post to QP %#x: %d inline bytes, it was created for %d: %w", q.Num(), len(wr.Inline), q.cap.MaxInline, ErrInvalid)
@@ -107,7 +127,13 @@ func (q *QP) postSend(wr *SendWR) error {
 		w.NumSGE = copySGE(&w.SGE, wr.SGE)
 	}
 	q.sq.StoreSend(q.sq.Position(), w, q.typ == UD)
-	return q.sq.Publish()
+	if err := q.sq.Publish(); err != nil {
+		return err
+	}
+	if wr.Opcode == OpBindMW {
+		wr.Bind.MW.rebound(w.Bind.RKey)
+	}
+	return nil
 }
 
 // PostRecv posts receives, in order; see PostSend.

@@ -37,6 +37,7 @@ type Context struct {
 	closed  bool
 	pds     map[*PD]struct{}
 	mrs     map[*MR]struct{}
+	mws     map[*MW]struct{}
 	cqs     map[*CQ]struct{}
 	ahs     map[*AH]struct{}
 	qps     map[*QP]struct{}
@@ -48,7 +49,7 @@ type Context struct {
 
 // Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
-	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, cqs: map[*CQ]struct{}{},
+	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
 		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
 	c.closed = d.closed
@@ -121,6 +122,9 @@ func (c *Context) Close() {
 		for a := range c.ahs {
 			_ = a.core.Destroy()
 		}
+		for w := range c.mws {
+			_ = w.core.Dealloc()
+		}
 		for m := range c.mrs {
 			_ = m.core.Dereg()
 		}
@@ -136,6 +140,7 @@ func (c *Context) Close() {
 	clear(c.qps)
 	clear(c.srqs)
 	clear(c.ahs)
+	clear(c.mws)
 	clear(c.mrs)
 	clear(c.cqs)
 	clear(c.pds)
@@ -145,13 +150,13 @@ func (c *Context) Close() {
 }
 
 // Objects tells how many objects of each kind the context owns.
-type Objects struct{ PDs, MRs, CQs, AHs, QPs, SRQs int }
+type Objects struct{ PDs, MRs, CQs, AHs, QPs, SRQs, MWs int }
 
 // Objects counts what the context owns.
 func (c *Context) Objects() Objects {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps), len(c.srqs)}
+	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps), len(c.srqs), len(c.mws)}
 }
 
 // PD is a protection domain.
@@ -218,7 +223,7 @@ func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64,
 func (m *MR) LKey() uint32 { return m.key.Load() }
 func (m *MR) RKey() uint32 { return m.key.Load() }
 
-// Dereg ends the region: its keys are refused from now on.
+// Dereg ends the region: its keys are refused from now on. EBUSY while memory windows are bound to it.
 func (m *MR) Dereg() error {
 	return m.ctx.do(func(*nic.NIC, int64) error {
 		err := m.core.Dereg()

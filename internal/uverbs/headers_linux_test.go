@@ -198,9 +198,9 @@ d->fw_ver = 0x000100020003; memcpy(&d->node_guid, "\1\2\3\4\5\6\7\10", 8); memcp
 d->max_mr_size = 0x1122334455667788; d->page_size_cap = 0xfffff000; d->vendor_id = 11; d->vendor_part_id = 12; d->hw_ver = 13;
 d->max_qp = 14; d->max_qp_wr = 15; d->device_cap_flags = 16; d->max_sge = 17; d->max_sge_rd = 17; d->max_cq = 18; d->max_cqe = 19;
 d->max_mr = 20; d->max_pd = 21; d->max_qp_rd_atom = 22; d->max_res_rd_atom = 22 * 14; d->max_qp_init_rd_atom = 22;
-d->atomic_cap = 23; d->max_ah = 24; d->max_pkeys = 25; d->local_ca_ack_delay = 26; d->phys_port_cnt = 27;
+d->atomic_cap = 23; d->max_ah = 24; d->max_mw = 28; d->max_pkeys = 25; d->local_ca_ack_delay = 26; d->phys_port_cnt = 27;
 dump("device", d, sizeof *d);
-x.response_length = sizeof x; x.device_cap_flags_ex = 16;
+x.response_length = sizeof x; x.device_cap_flags_ex = 16 | 1ULL << 40;
 dump("deviceExt", &x, sizeof x);
 struct ib_uverbs_query_port_resp_ex p; memset(&p, 0, sizeof p);
 p.legacy_resp.port_cap_flags = 1; p.legacy_resp.max_msg_sz = 2; p.legacy_resp.gid_tbl_len = 3; p.legacy_resp.pkey_tbl_len = 4;
@@ -261,9 +261,9 @@ dump("cap", &k, sizeof k);
 		}
 	}
 	dev := deviceAttr{FWVersion: 0x000100020003, NodeGUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, MaxMRBytes: 0x1122334455667788,
-		PageSizes: 0xfffff000, VendorID: 11, PartID: 12, HWVersion: 13, CapFlags: 16, AtomicCap: 23, PKeys: 25, ACKDelay: 26,
+		PageSizes: 0xfffff000, VendorID: 11, PartID: 12, HWVersion: 13, CapFlags: 16 | 1<<40, AtomicCap: 23, PKeys: 25, ACKDelay: 26,
 		Ports: 27, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
-			MaxRDAtomic: 22, MaxAH: 24}}
+			MaxRDAtomic: 22, MaxAH: 24, MaxMW: 28}}
 	b := make([]byte, sizeDeviceExt)
 	dev.encode(b)
 	same("device", b[:sizeDeviceAttr])

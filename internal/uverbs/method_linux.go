@@ -106,6 +106,7 @@ func init() {
 			out(destroyResp, "RESP", 4)}, (*call).destroyQPMethod},
 		{objAH, 0, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*ahObject]},
 		{objMR, 1, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*mrObject]},
+		{objMW, 0, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*mwObject]},
 		{objMR, 3, "QUERY", []attrSpec{
 			object(mrHandle, "HANDLE"),
 			out(mrRespLKey, "RESP_LKEY", 4),

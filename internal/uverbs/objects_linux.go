@@ -57,19 +57,21 @@ type mrObject struct {
 	iova   uint64
 }
 
-func (o *mrObject) destroy() error {
+func (o *mrObject) destroy() error { return o.end((*device.MR).Dereg) }
+
+// drop ends the region, because what it refers to is gone.
+func (o *mrObject) drop() { _ = o.end((*device.MR).Revoke) }
+
+func (o *mrObject) end(how func(*device.MR) error) error {
 	if o.dev == nil {
 		return nil
 	}
-	err := o.dev.Dereg()
+	err := how(o.dev)
 	if err == nil {
 		o.dev = nil
 	}
 	return err
 }
-
-// drop ends the region, because what it refers to is gone.
-func (o *mrObject) drop() { _ = o.destroy() }
 
 // regMR is REG_MR: response, start, length, hca_va, pd_handle, access_flags.
 func (c *call) regMR() syscall.Errno {

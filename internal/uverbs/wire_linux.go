@@ -35,7 +35,7 @@ type deviceAttr struct {
 	PKeys      uint16
 	ACKDelay   uint8
 	Ports      uint8
-	CapFlags   uint32
+	CapFlags   uint64 // QUERY_DEVICE answers the lower half
 	VendorID   uint32
 	PartID     uint32
 	HWVersion  uint32
@@ -49,8 +49,14 @@ const (
 	capUDAVPortEnforce = 1 << 6
 	capSysImageGUID    = 1 << 11
 	capRCRNRNAKGen     = 1 << 12
+	capMemWindow       = 1 << 17
+	capMemMgtExt       = 1 << 21 // local invalidate, SEND with invalidate
+	capMemWindow2B     = 1 << 24
+	capFlushGlobal     = 1 << 38
+	capAtomicWrite     = 1 << 40
 
-	deviceCaps = capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen
+	deviceCaps = capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen | capMemWindow | capMemMgtExt | capMemWindow2B |
+		capFlushGlobal | capAtomicWrite
 
 	atomicHCA = 1 // IB_ATOMIC_HCA: atomic among the NIC's own operations
 )
@@ -69,7 +75,7 @@ func (d *deviceAttr) encode(b []byte) {
 	le.PutUint32(b[48:], d.HWVersion)
 	le.PutUint32(b[52:], uint32(l.MaxQP))
 	le.PutUint32(b[56:], l.MaxQPWR)
-	le.PutUint32(b[60:], d.CapFlags)
+	le.PutUint32(b[60:], uint32(d.CapFlags))
 	le.PutUint32(b[64:], l.MaxSGE)
 	le.PutUint32(b[68:], l.MaxSGE) // max_sge_rd
 	le.PutUint32(b[72:], uint32(l.MaxCQ))
@@ -80,6 +86,7 @@ func (d *deviceAttr) encode(b []byte) {
 	le.PutUint32(b[96:], uint32(l.MaxRDAtomic)*uint32(l.MaxQP)) // max_res_rd_atom
 	le.PutUint32(b[100:], uint32(l.MaxRDAtomic))                // max_qp_init_rd_atom
 	le.PutUint32(b[108:], d.AtomicCap)
+	le.PutUint32(b[120:], uint32(l.MaxMW))
 	le.PutUint32(b[144:], uint32(l.MaxAH))
 	le.PutUint16(b[168:], d.PKeys)
 	b[170] = d.ACKDelay
@@ -92,7 +99,7 @@ func (d *deviceAttr) encodeExt(b []byte, length int) {
 	_ = b[sizeDeviceExt-1]
 	d.encode(b)
 	le.PutUint32(b[180:], uint32(length)) // response_length: the fields that count
-	le.PutUint64(b[224:], uint64(d.CapFlags))
+	le.PutUint64(b[224:], d.CapFlags)
 }
 
 // portAttr is what QUERY_PORT answers.
