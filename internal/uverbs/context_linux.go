@@ -55,6 +55,8 @@ func (c *verbsContext) close() {
 			o.async.remove(&o.asyncEvents)
 		case *qpObject:
 			o.async.remove(&o.asyncEvents)
+		case *srqObject:
+			o.async.remove(&o.asyncEvents)
 		}
 	}
 	c.objects = nil

@@ -189,7 +189,7 @@ func TestErrorsChangeNothing(t *testing.T) {
 		"a handle beyond 32 bits":          {destroy(objPD, 0, 1<<32|uint64(pd)), syscall.EINVAL},
 		"the probe of libibverbs":          {p.command(fd, cmdQueryDevice, nil, nil, nil), syscall.ENOSPC},
 		"an answer that is too short":      {p.command(fd, cmdQueryDevice, make([]byte, 8), resp[:100], nil), syscall.ENOSPC},
-		"a command that is not supported":  {p.command(fd, cmdCreateSRQ, make([]byte, 32), make([]byte, 16), nil), syscall.EOPNOTSUPP},
+		"a command that is not supported":  {p.command(fd, exCreateWQ, make([]byte, 40), make([]byte, 24), nil), syscall.EOPNOTSUPP},
 		"a second GET_CONTEXT":             {second(p.ioctl(fd, objDevice, 3)), syscall.EINVAL},
 		"REG_MR in no PD":                  {third(p.tryRegMR(fd, 999, p.address(resp), 1, access)), syscall.EINVAL},
 		"REG_MR of nothing mapped":         {third(p.tryRegMR(fd, pd, 0x1000, 4096, access)), syscall.EFAULT},

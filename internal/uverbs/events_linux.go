@@ -328,5 +328,10 @@ func (sink) Async(e device.AsyncEvent) {
 			le.PutUint64(r[:], o.userHandle)
 			o.async.post(&o.asyncEvents, r)
 		}
+	case e.SRQ != nil:
+		if o, ok := e.SRQ.Cookie.(*srqObject); ok {
+			le.PutUint64(r[:], o.userHandle)
+			o.async.post(&o.asyncEvents, r)
+		}
 	}
 }

@@ -76,6 +76,7 @@ func TestNumbersAgainstTheHeaders(t *testing.T) {
 		"ib_uverbs_query_port_resp_ex": sizePortAttrExt, "ib_uverbs_ex_query_device_resp": sizeDeviceExt,
 		"ib_uverbs_ex_modify_qp":    sizeModifyQPExt,
 		"ib_uverbs_destroy_cq_resp": 8, "ib_uverbs_destroy_qp_resp": 4, "rxe_create_ah_resp": 8,
+		"rxe_create_srq_resp": sizeSRQResp, "rxe_resize_cq_resp": sizeMMInfo, "ib_uverbs_destroy_srq_resp": 4,
 		"rxe_create_cq_resp": sizeMMInfo, "rxe_create_qp_resp": 2 * sizeMMInfo,
 		"ib_uverbs_ex_create_cq_resp": 16, "ib_uverbs_ex_create_qp_resp": 40, "ib_uverbs_ex_modify_qp_resp": 8,
 	}
@@ -102,13 +103,28 @@ func TestNumbersAgainstTheHeaders(t *testing.T) {
 		"ib_uverbs_create_qp_resp.qpn": 4, "ib_uverbs_create_qp_resp.max_send_wr": 8,
 		"ib_uverbs_query_qp.qp_handle": 8, "ib_uverbs_destroy_qp.qp_handle": 8,
 		"ib_uverbs_post_send.qp_handle": 8, "ib_uverbs_post_send.wr_count": 12,
-		"rxe_create_qp_resp.rq_mi": 0, "rxe_create_qp_resp.sq_mi": 16,
+		"ib_uverbs_create_srq.user_handle": 8, "ib_uverbs_create_srq.pd_handle": 16, "ib_uverbs_create_srq.max_wr": 20,
+		"ib_uverbs_create_srq.max_sge": 24, "ib_uverbs_create_srq_resp.srqn": 12,
+		"ib_uverbs_modify_srq.attr_mask": 4, "ib_uverbs_modify_srq.max_wr": 8, "ib_uverbs_modify_srq.srq_limit": 12,
+		"ib_uverbs_query_srq.srq_handle": 8, "ib_uverbs_query_srq_resp.srq_limit": 8, "ib_uverbs_destroy_srq.srq_handle": 8,
+		"rxe_create_srq_resp.srq_num": 16, "rxe_modify_srq_cmd.mmap_info_addr": 0,
+		"ib_uverbs_resize_cq.cq_handle": 8, "ib_uverbs_resize_cq.cqe": 12,
+		"ib_uverbs_ex_modify_cq.attr_mask": 4, "ib_uverbs_ex_modify_cq.attr": 8, "ib_uverbs_ex_modify_cq.reserved": 12,
+		"ib_uverbs_cq_moderation.cq_count": 0, "ib_uverbs_cq_moderation.cq_period": 2,
+		"ib_uverbs_rereg_mr.mr_handle": 8, "ib_uverbs_rereg_mr.flags": 12, "ib_uverbs_rereg_mr.start": 16, "ib_uverbs_rereg_mr.length": 24,
+		"ib_uverbs_rereg_mr.hca_va": 32, "ib_uverbs_rereg_mr.pd_handle": 40, "ib_uverbs_rereg_mr.access_flags": 44,
+		"ib_uverbs_query_device_resp.max_srq": 156, "ib_uverbs_query_device_resp.max_srq_wr": 160, "ib_uverbs_query_device_resp.max_srq_sge": 164,
+		"ib_uverbs_ex_query_device_resp.cq_moderation_caps": 280,
+		"rxe_create_qp_resp.rq_mi":                          0, "rxe_create_qp_resp.sq_mi": 16,
 	}
 	numbers := map[string]uint64{
 		"RDMA_VERBS_IOCTL": 0xc0181b01, "RDMA_DRIVER_RXE": driverRXE, "UVERBS_ATTR_UHW_IN": attrUHWIn,
 		"UVERBS_ATTR_UHW_OUT": attrUHWOut, "UVERBS_ATTR_F_MANDATORY": flagMandatory,
 		"UVERBS_ATTR_F_VALID_OUTPUT": flagValidOutput, "IB_USER_VERBS_ABI_VERSION": classABI,
 		"IB_USER_VERBS_CMD_FLAG_EXTENDED": commandExtended, "IB_USER_VERBS_CMD_COMMAND_MASK": commandMask,
+		"UVERBS_OBJECT_SRQ": objSRQ, "UVERBS_ATTR_CREATE_SRQ_TYPE": srqType, "UVERBS_ATTR_CREATE_SRQ_EVENT_FD": srqEventFD,
+		"UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR": srqRespMaxWR, "UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM": srqRespNum,
+		"UVERBS_ATTR_CREATE_SRQ_LIMIT": srqLimit, "UVERBS_ATTR_DESTROY_SRQ_RESP": destroyResp,
 		"UVERBS_OBJECT_ASYNC_EVENT": objAsyncEvent, "UVERBS_OBJECT_MR": objMR,
 		"UVERBS_METHOD_QUERY_PORT": 2, "UVERBS_METHOD_GET_CONTEXT": 3, "UVERBS_METHOD_QUERY_CONTEXT": 4,
 		"UVERBS_METHOD_QUERY_GID_TABLE": 5, "UVERBS_METHOD_QUERY_GID_ENTRY": 6, "UVERBS_METHOD_QUERY_MR": 3,
@@ -198,9 +214,10 @@ d->fw_ver = 0x000100020003; memcpy(&d->node_guid, "\1\2\3\4\5\6\7\10", 8); memcp
 d->max_mr_size = 0x1122334455667788; d->page_size_cap = 0xfffff000; d->vendor_id = 11; d->vendor_part_id = 12; d->hw_ver = 13;
 d->max_qp = 14; d->max_qp_wr = 15; d->device_cap_flags = 16; d->max_sge = 17; d->max_sge_rd = 17; d->max_cq = 18; d->max_cqe = 19;
 d->max_mr = 20; d->max_pd = 21; d->max_qp_rd_atom = 22; d->max_res_rd_atom = 22 * 14; d->max_qp_init_rd_atom = 22;
-d->atomic_cap = 23; d->max_ah = 24; d->max_mw = 28; d->max_pkeys = 25; d->local_ca_ack_delay = 26; d->phys_port_cnt = 27;
+d->atomic_cap = 23; d->max_ah = 24; d->max_mw = 28; d->max_srq = 29; d->max_srq_wr = 30; d->max_srq_sge = 17; d->max_pkeys = 25; d->local_ca_ack_delay = 26; d->phys_port_cnt = 27;
 dump("device", d, sizeof *d);
 x.response_length = sizeof x; x.device_cap_flags_ex = 16 | 1ULL << 40;
+x.cq_moderation_caps.max_cq_moderation_count = x.cq_moderation_caps.max_cq_moderation_period = 65535;
 dump("deviceExt", &x, sizeof x);
 struct ib_uverbs_query_port_resp_ex p; memset(&p, 0, sizeof p);
 p.legacy_resp.port_cap_flags = 1; p.legacy_resp.max_msg_sz = 2; p.legacy_resp.gid_tbl_len = 3; p.legacy_resp.pkey_tbl_len = 4;
@@ -263,7 +280,7 @@ dump("cap", &k, sizeof k);
 	dev := deviceAttr{FWVersion: 0x000100020003, NodeGUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, MaxMRBytes: 0x1122334455667788,
 		PageSizes: 0xfffff000, VendorID: 11, PartID: 12, HWVersion: 13, CapFlags: 16 | 1<<40, AtomicCap: 23, PKeys: 25, ACKDelay: 26,
 		Ports: 27, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
-			MaxRDAtomic: 22, MaxAH: 24, MaxMW: 28}}
+			MaxRDAtomic: 22, MaxAH: 24, MaxMW: 28, MaxSRQ: 29, MaxSRQWR: 30}}
 	b := make([]byte, sizeDeviceExt)
 	dev.encode(b)
 	same("device", b[:sizeDeviceAttr])
@@ -311,7 +328,7 @@ func TestWhichCommandsAreTakenForDoorbells(t *testing.T) {
 		cmdPostSend:        "the doorbell itself",
 		cmdAttachMcast:     "refused in any case: no multicast",
 		cmdDetachMcast:     "as ATTACH_MCAST",
-		cmdModifySRQ:       "refused in any case: no shared receive queues",
+		cmdModifySRQ:       "libraries that write it cannot change a shared receive queue (docs/run.md)",
 		exQueryDevice:      "libraries that send it for rxe use the ioctl (rdma-core 22 and later)",
 		exDestroyFlow:      "refused in any case: no flows",
 		exDestroyWQ:        "refused in any case: no work queues",
@@ -332,7 +349,7 @@ func TestWhichCommandsAreTakenForDoorbells(t *testing.T) {
 		if size != doorbellSize && ok {
 			t.Errorf("%s is listed, but has %d bytes", c.name, size)
 		}
-		if ok && c.run != nil && num != cmdPostSend && num != exQueryDevice {
+		if ok && c.run != nil && num != cmdPostSend && num != exQueryDevice && num != cmdModifySRQ {
 			t.Errorf("%s is carried out, but as a write it would be taken for a doorbell", c.name)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // The kernel's own rxe (Linux 6.12) was recorded under the same programs: testdata/rxe-6.12-*.txt has
-// every ioctl of ibv_rc_pingpong, ibv_ud_pingpong and ibv_devinfo with its attributes and answers. Here
+// every ioctl of ibv_rc_pingpong, ibv_ud_pingpong, ibv_srq_pingpong and ibv_devinfo with its attributes and answers. Here
 // the same programs run under rnic run, whose trace has the same form, and the two are
 // compared: sequence of commands, attribute ids, lengths, flags, errors, which outputs are marked valid,
 // and the contents of the answers.
@@ -32,7 +32,7 @@ var mayDiffer = []differ{
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 0, 8, "fw_ver: the version of rnic"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 8, 24, "node_guid, sys_image_guid: names"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 52, 60, "max_qp, max_qp_wr: limits"},
-	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 60, 64, "device_cap_flags: no memory windows, path migration, SRQ"},
+	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 60, 64, "device_cap_flags: no memory windows, path migration"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 72, 88, "max_cq, max_cqe, max_mr, max_pd: limits"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 96, 100, "max_res_rd_atom: a limit"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 120, 124, "max_mw: a limit; no memory windows"},
@@ -54,6 +54,8 @@ var mayDiffer = []differ{
 	{"DEVICE.INVOKE_WRITE CREATE_AH", "CORE_OUT", 0, 4, "ah_handle: a handle"},
 	{"DEVICE.INVOKE_WRITE CREATE_AH", "UHW_OUT", 0, 4, "ah_num: a handle"},
 	{"CQ.CREATE", "UHW_OUT", 0, 12, "offset and size of the queue: an address; elements of 64 bytes, not 128"},
+	{"SRQ.CREATE", "UHW_OUT", 0, 8, "offset of the queue: an address"},
+	{"SRQ.CREATE", "UHW_OUT", 16, 20, "srq_num: a handle"},
 	{"QP.CREATE", "UHW_OUT", 0, 8, "offset of the receive queue: an address"},
 	{"QP.CREATE", "UHW_OUT", 16, 24, "offset of the send queue: an address"},
 	{"QP.CREATE", "RESP_QP_NUM", 0, 4, "the queue pair number: a handle"},
@@ -258,11 +260,13 @@ until [ -n "$(grep -i ':%04X 00000000:0000 0A' /proc/net/tcp /proc/net/tcp6)" ] 
 
 func TestCommandsAsWithTheKernel(t *testing.T) {
 	const rc, ud = "ibv_rc_pingpong -d rxe0 -n 3 -g 0", "ibv_ud_pingpong -d rxe0 -n 3 -g 0"
+	const srq = "ibv_srq_pingpong -d rxe0 -n 16 -s 1024 -g 0"
 	for _, c := range []struct{ recording, program, shell string }{
 		{"devinfo", "ibv_devinfo", "ibv_devinfo -v -d rxe0"},
 		{"rc_pingpong", "ibv_rc_pingpong", pair(rc+" -s 4096", rc+" -s 4096 127.0.0.1")},
 		{"rc_pingpong-e", "ibv_rc_pingpong", pair(rc+" -s 4096 -e", rc+" -s 4096 -e 127.0.0.1")},
 		{"ud", "ibv_ud_pingpong", pair(ud+" -s 1024", ud+" -s 1024 127.0.0.1")},
+		{"srq_pingpong", "ibv_srq_pingpong", pair(srq, srq+" 127.0.0.1")},
 	} {
 		t.Run(c.recording, func(t *testing.T) {
 			stock(t, c.program)

@@ -40,10 +40,14 @@ const (
 
 	cqHandle, cqCQE, cqUserHandle, cqCompChannel, cqCompVector, cqFlags, cqRespCQE, cqEventFD = 0, 1, 2, 3, 4, 5, 6, 7
 
-	qpHandle, qpXRCD, qpPD, qpSRQ, qpSendCQ, qpRecvCQ, qpIndTable, qpUserHandle        = 0, 1, 2, 3, 4, 5, 6, 7
-	qpCap, qpType, qpFlags, qpSourceQPN, qpEventFD, qpRespCap, qpRespNum               = 8, 9, 10, 11, 12, 13, 14
-	destroyHandle, destroyResp                                                         = 0, 1
-	mrHandle, mrRespLKey, mrRespRKey, mrRespLength, mrRespIOVA                  uint16 = 0, 1, 2, 3, 4
+	qpHandle, qpXRCD, qpPD, qpSRQ, qpSendCQ, qpRecvCQ, qpIndTable, qpUserHandle = 0, 1, 2, 3, 4, 5, 6, 7
+	qpCap, qpType, qpFlags, qpSourceQPN, qpEventFD, qpRespCap, qpRespNum        = 8, 9, 10, 11, 12, 13, 14
+	destroyHandle, destroyResp                                                  = 0, 1
+
+	srqHandle, srqPD, srqXRCD, srqCQ, srqUserHandle, srqMaxWR, srqMaxSGE, srqLimit = 0, 1, 2, 3, 4, 5, 6, 7
+	srqMaxTags, srqType, srqEventFD, srqRespMaxWR, srqRespMaxSGE, srqRespNum       = 8, 9, 10, 11, 12, 13
+
+	mrHandle, mrRespLKey, mrRespRKey, mrRespLength, mrRespIOVA uint16 = 0, 1, 2, 3, 4
 )
 
 func init() {
@@ -104,6 +108,24 @@ func init() {
 		{objQP, 1, "DESTROY", []attrSpec{
 			object(destroyHandle, "HANDLE"),
 			out(destroyResp, "RESP", 4)}, (*call).destroyQPMethod},
+		{objSRQ, 0, "CREATE", []attrSpec{
+			newObject(srqHandle, "HANDLE"),
+			optional(object(srqPD, "PD_HANDLE")),
+			optional(object(srqXRCD, "XRCD_HANDLE")),
+			optional(object(srqCQ, "CQ_HANDLE")),
+			in(srqUserHandle, "USER_HANDLE", 8),
+			in(srqMaxWR, "MAX_WR", 4),
+			in(srqMaxSGE, "MAX_SGE", 4),
+			in(srqLimit, "LIMIT", 4),
+			optional(in(srqMaxTags, "MAX_NUM_TAGS", 4)),
+			in(srqType, "TYPE", 8),
+			optional(fd(srqEventFD, "EVENT_FD")),
+			out(srqRespMaxWR, "RESP_MAX_WR", 4),
+			out(srqRespMaxSGE, "RESP_MAX_SGE", 4),
+			optional(out(srqRespNum, "RESP_SRQ_NUM", 4))}, (*call).createSRQMethod},
+		{objSRQ, 1, "DESTROY", []attrSpec{
+			object(destroyHandle, "HANDLE"),
+			out(destroyResp, "RESP", 4)}, (*call).destroySRQMethod},
 		{objAH, 0, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*ahObject]},
 		{objMR, 1, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*mrObject]},
 		{objMW, 0, "DESTROY", []attrSpec{object(destroyHandle, "HANDLE")}, destroyMethod[*mwObject]},

@@ -23,6 +23,7 @@ const (
 	objPD         = 1
 	objCQ         = 3
 	objQP         = 4
+	objSRQ        = 5
 	objAH         = 6
 	objMR         = 7
 	objMW         = 8

@@ -328,6 +328,8 @@ func (o *qpObject) destroy() error {
 type qpInit struct {
 	userHandle         uint64
 	pd, sendCQ, recvCQ uint64
+	srq                uint64 // with hasSRQ
+	hasSRQ             bool
 	cap                nic.Cap
 	typ                uint64
 	sigAll             bool
@@ -353,11 +355,15 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	if o.sq, err = c.ctx.newQueue(i.cap.MaxSendWR, ring.SendWQESize+inline); err != nil {
 		return nil, 0, c.failed(err)
 	}
-	if o.rq, err = c.ctx.newQueue(i.cap.MaxRecvWR, ring.RecvWQESize+i.cap.MaxRecvSGE*ring.SGESize); err != nil {
+	if i.hasSRQ {
+		o.cap.MaxRecvWR, o.cap.MaxRecvSGE = 0, 0
+	} else if o.rq, err = c.ctx.newQueue(i.cap.MaxRecvWR, ring.RecvWQESize+i.cap.MaxRecvSGE*ring.SGESize); err != nil {
 		c.ctx.free(o.sq)
 		return nil, 0, c.failed(err)
+	} else {
+		o.cap.MaxRecvWR = o.rq.ring.Capacity()
 	}
-	o.cap.MaxSendWR, o.cap.MaxRecvWR = o.sq.ring.Capacity(), o.rq.ring.Capacity()
+	o.cap.MaxSendWR = o.sq.ring.Capacity()
 	o.cap.MaxInline, o.cap.MaxSendSGE = inline, inline/ring.SGESize
 	h = c.ctx.newHandle()
 	init.SQ, init.RQ, init.Cap, init.Handle, init.Cookie = o.sq.ring, o.rq.ring, o.cap, h, o
@@ -368,8 +374,10 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	}
 	c.ctx.qps++
 	c.addAt(h, o)
-	info := make([]byte, 2*sizeMMInfo) // struct rxe_create_qp_resp: rq, sq
-	o.rq.info(info)
+	info := make([]byte, 2*sizeMMInfo) // struct rxe_create_qp_resp: rq, nothing with a shared one; sq
+	if !i.hasSRQ {
+		o.rq.info(info)
+	}
 	o.sq.info(info[sizeMMInfo:])
 	c.respondUHW(info)
 	return o, h, 0
@@ -394,6 +402,13 @@ func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 		return init, errno
 	}
 	init.PD, init.SendCQ, init.RecvCQ = pd.dev, send.dev, recv.dev
+	if i.hasSRQ {
+		srq, errno := get[*srqObject](c.ctx, i.srq)
+		if errno != 0 {
+			return init, errno
+		}
+		init.SRQ = srq.dev
+	}
 	return init, 0
 }
 
@@ -402,7 +417,7 @@ const qpFlagSigAll = 1 << 12
 
 // createQPMethod is QP, CREATE.
 func (c *call) createQPMethod() (errno syscall.Errno) {
-	if c.has(qpXRCD) || c.has(qpSRQ) || c.has(qpIndTable) || c.has(qpSourceQPN) {
+	if c.has(qpXRCD) || c.has(qpIndTable) || c.has(qpSourceQPN) {
 		return syscall.EOPNOTSUPP
 	}
 	if !c.has(qpPD) || !c.has(qpSendCQ) || !c.has(qpRecvCQ) {
@@ -412,7 +427,7 @@ func (c *call) createQPMethod() (errno syscall.Errno) {
 	if flags&^qpFlagSigAll != 0 {
 		return syscall.EOPNOTSUPP
 	}
-	i := qpInit{userHandle: c.uint(qpUserHandle), pd: c.uint(qpPD), sendCQ: c.uint(qpSendCQ), recvCQ: c.uint(qpRecvCQ),
+	i := qpInit{userHandle: c.uint(qpUserHandle), pd: c.uint(qpPD), sendCQ: c.uint(qpSendCQ), recvCQ: c.uint(qpRecvCQ), srq: c.uint(qpSRQ), hasSRQ: c.has(qpSRQ),
 		cap: decodeCap(c.bytes(qpCap)), typ: c.uint(qpType), sigAll: flags&qpFlagSigAll != 0}
 	if i.async, errno = c.asyncFor(qpEventFD); errno != 0 {
 		return errno
@@ -433,11 +448,8 @@ func (c *call) createQPMethod() (errno syscall.Errno) {
 // createQPFrom reads the part that CREATE_QP and EX_CREATE_QP share: pd_handle, send_cq_handle,
 // recv_cq_handle, srq_handle, capabilities, sq_sig_all, qp_type, is_srq.
 func (c *call) createQPFrom(userHandle uint64, b []byte) (resp []byte, errno syscall.Errno) {
-	if b[38] != 0 {
-		return nil, syscall.EOPNOTSUPP
-	}
 	o, h, errno := c.createQP(qpInit{userHandle: userHandle, pd: uint64(le.Uint32(b)), sendCQ: uint64(le.Uint32(b[4:])),
-		recvCQ: uint64(le.Uint32(b[8:])), cap: decodeCap(b[16:]), sigAll: b[36] != 0, typ: uint64(b[37]), async: c.ctx.async})
+		recvCQ: uint64(le.Uint32(b[8:])), srq: uint64(le.Uint32(b[12:])), hasSRQ: b[38] != 0, cap: decodeCap(b[16:]), sigAll: b[36] != 0, typ: uint64(b[37]), async: c.ctx.async})
 	switch errno {
 	case 0:
 	case syscall.ENOENT:

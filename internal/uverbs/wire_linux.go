@@ -49,6 +49,7 @@ const (
 	capUDAVPortEnforce = 1 << 6
 	capSysImageGUID    = 1 << 11
 	capRCRNRNAKGen     = 1 << 12
+	capSRQResize       = 1 << 13
 	capMemWindow       = 1 << 17
 	capMemMgtExt       = 1 << 21 // local invalidate, SEND with invalidate
 	capMemWindow2B     = 1 << 24
@@ -56,7 +57,7 @@ const (
 	capAtomicWrite     = 1 << 40
 
 	deviceCaps = capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen | capMemWindow | capMemMgtExt | capMemWindow2B |
-		capFlushGlobal | capAtomicWrite
+		capFlushGlobal | capAtomicWrite | capSRQResize
 
 	atomicHCA = 1 // IB_ATOMIC_HCA: atomic among the NIC's own operations
 )
@@ -88,6 +89,9 @@ func (d *deviceAttr) encode(b []byte) {
 	le.PutUint32(b[108:], d.AtomicCap)
 	le.PutUint32(b[120:], uint32(l.MaxMW))
 	le.PutUint32(b[144:], uint32(l.MaxAH))
+	le.PutUint32(b[156:], uint32(l.MaxSRQ))
+	le.PutUint32(b[160:], l.MaxSRQWR)
+	le.PutUint32(b[164:], l.MaxSGE)
 	le.PutUint16(b[168:], d.PKeys)
 	b[170] = d.ACKDelay
 	b[171] = d.Ports
@@ -100,6 +104,8 @@ func (d *deviceAttr) encodeExt(b []byte, length int) {
 	d.encode(b)
 	le.PutUint32(b[180:], uint32(length)) // response_length: the fields that count
 	le.PutUint64(b[224:], d.CapFlags)
+	le.PutUint16(b[280:], 0xffff) // cq_moderation_caps: completions
+	le.PutUint16(b[282:], 0xffff) // and microseconds
 }
 
 // portAttr is what QUERY_PORT answers.
