@@ -26,6 +26,17 @@ func operations() []string {
 	return append(list, "cas", "cas_miss", "fetch_add", "cas", "fetch_add")
 }
 
+// unacknowledged are the operations of an unreliable connection.
+func unacknowledged() []string {
+	var list []string
+	for _, o := range operations() {
+		if name, _, _ := strings.Cut(o, ":"); name != "read" && name != "cas" && name != "cas_miss" && name != "fetch_add" {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
 // datagrams are the operations of an unreliable datagram queue pair.
 var datagrams = []string{"send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8"}
 
@@ -116,6 +127,7 @@ func TestSoftRoCELoopback(t *testing.T) {
 	}{
 		{"RC", "-a " + GuestAddress, operations()},
 		{"RCOverIPv6", "-a " + GuestAddress6, operations()},
+		{"UC", "-t uc -a " + GuestAddress, unacknowledged()},
 		{"UD", "-t ud -a " + GuestAddress, datagrams},
 		{"UDOverIPv6", "-t ud -a " + GuestAddress6, datagrams},
 	} {
@@ -204,6 +216,7 @@ func TestKernelSoftRoCE(t *testing.T) {
 	}{
 		{name: "Clean", operations: operations()},
 		{name: "OverIPv6", ipv6: true, operations: operations()},
+		{name: "UC", options: []string{"-t", "uc"}, operations: unacknowledged()},
 		{name: "UD", options: []string{"-t", "ud"}, operations: datagrams},
 		{name: "UDOverIPv6", options: []string{"-t", "ud"}, ipv6: true, operations: datagrams},
 		{name: "FirstPacketsLost", operations: operations(), faults: []string{"send:nth=1", "recv:nth=2"}},

@@ -11,12 +11,13 @@
  *   -f SIDE      who executes the operations: client (default), server, both (client's turn, then server's)
  *   -m MTU       path MTU in bytes: 256 512 1024 (default) 2048 4096
  *   -p PORT      TCP port of the exchange (default 18611)
- *   -t TYPE      rc (default) or ud
+ *   -t TYPE      rc (default), uc or ud
  *   -w SECONDS   longest wait for one operation (default 30)
  *   -x           spoil the last byte of what this side sends, to show that the checks find it
  *
  * OPERATION is NAME or NAME:BYTES with NAME one of send send_imm write write_imm read cas cas_miss
- * fetch_add; BYTES is a number, or mtu, mtu-1, mtu+1. UD knows send and send_imm up to one MTU.
+ * fetch_add; BYTES is a number, or mtu, mtu-1, mtu+1. UD knows send and send_imm up to one MTU,
+ * UC all but read and atomics.
  *
  * One line an operation on each side; exit status 0 only when all were right on both.
  */
@@ -79,7 +80,7 @@ static struct {
 	const char *device, *address, *peer, *from;
 	uint32_t mtu;
 	int port, wait;
-	bool ud, spoil;
+	bool ud, uc, spoil;
 } opt = { .from = "client", .mtu = 1024, .port = 18611, .wait = 30 };
 
 static struct ibv_context *context;
@@ -225,7 +226,7 @@ static void create(void)
 	struct ibv_qp_init_attr init = {
 		.send_cq = send_cq,
 		.recv_cq = recv_cq,
-		.qp_type = opt.ud ? IBV_QPT_UD : IBV_QPT_RC,
+		.qp_type = opt.ud ? IBV_QPT_UD : opt.uc ? IBV_QPT_UC : IBV_QPT_RC,
 		.cap = { .max_send_wr = 16, .max_recv_wr = 16, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	qp = ibv_create_qp(pd, &init);
@@ -281,14 +282,15 @@ static void connect_qp(int gid_index)
 		attr.max_dest_rd_atomic = 4;
 		attr.min_rnr_timer = 12;
 		attr.ah_attr = path;
-		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+		if (!opt.uc)
+			mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	}
 	check(ibv_modify_qp(qp, &attr, mask), "INIT to RTR");
 
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .sq_psn = local.psn };
 	mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (!opt.ud) {
+	if (!opt.ud && !opt.uc) {
 		attr.timeout = 16;	/* 268 ms: an emulated machine is slow to answer */
 		attr.retry_cnt = 6;	/* the kernel takes 7 as for ever */
 		attr.rnr_retry = 6;
@@ -460,6 +462,8 @@ static bool verify(const struct op *op, char *why, size_t size)
 
 	if (kinds[op->kind].receives && !received(op, why, size))
 		return false;
+	if (opt.uc && op->kind == WRITE)
+		usleep(300000);		/* nothing tells when it has landed */
 	if (kinds[op->kind].atomic) {
 		uint64_t after;
 
@@ -574,6 +578,8 @@ static struct op parse(const char *text)
 		die("unknown operation %s", text);
 	if (opt.ud && op.kind != SEND && op.kind != SEND_IMM)
 		die("UD has no %s", kinds[op.kind].name);
+	if (opt.uc && (op.kind == READ || kinds[op.kind].atomic))
+		die("UC has no %s", kinds[op.kind].name);
 	if (colon) {
 		char *rest = (char *)colon + 1;
 
@@ -653,7 +659,7 @@ int main(int argc, char **argv)
 		case 'f': opt.from = optarg; break;
 		case 'm': opt.mtu = atoi(optarg); break;
 		case 'p': opt.port = atoi(optarg); break;
-		case 't': opt.ud = !strcmp(optarg, "ud"); break;
+		case 't': opt.ud = !strcmp(optarg, "ud"); opt.uc = !strcmp(optarg, "uc"); break;
 		case 'w': opt.wait = atoi(optarg); break;
 		case 'x': opt.spoil = true; break;
 		default: die("unknown option; the head of rawqp.c lists them");
