@@ -560,3 +560,77 @@ func TestErrorNumbers(t *testing.T) {
 		}
 	}
 }
+
+// rdma/ib_user_verbs.h: struct ib_uverbs_attach_mcast. A datagram to a group reaches the queue pair that is
+// attached; the errors are the kernel's.
+func TestMulticastCommands(t *testing.T) {
+	p := newProgram(t, nil)
+	fd, _ := p.context()
+	pd := p.pd(fd)
+	cq, cqMem := p.cq(fd, -1, 8)
+	g, _ := ring.GeometryFor(100, ring.CQESize)
+	completions := ring.View(cqMem, g)
+	q, rc := p.qp(fd, pd, cq, uint64(nic.UD)), p.qp(fd, pd, cq, uint64(nic.RC))
+	set := nic.AttrState | nic.AttrPKeyIndex | nic.AttrPort | nic.AttrQKey
+	p.must(q.modify(set, func(b []byte) { b[96], b[104] = byte(nic.Init), 1; le.PutUint32(b[72:], 0x77) }))
+	p.must(q.modify(nic.AttrState, func(b []byte) { b[96] = byte(nic.RTR) }))
+	p.must(q.modify(nic.AttrState|nic.AttrSQPSN, func(b []byte) { b[96] = byte(nic.RTS) }))
+
+	own := p.drv.dev.GIDs()[0]
+	group := own.GID
+	group[0] = 0xff
+	if own.GID.Addr().Is4() {
+		group = own.GID
+		copy(group[12:], []byte{239, 1, 2, 3})
+	}
+	mcast := func(cmd uint32, gid [16]byte, handle uint32) syscall.Errno {
+		return p.command(fd, cmd, append(append([]byte(nil), gid[:]...), words(handle, 0xc000)...), nil, nil)
+	}
+	for name, c := range map[string]struct{ got, want syscall.Errno }{
+		"a queue pair that there is not": {mcast(cmdAttachMcast, group, 999), syscall.EINVAL},
+		"a connection":                   {mcast(cmdAttachMcast, group, rc.handle), syscall.EINVAL},
+		"no group":                       {mcast(cmdAttachMcast, own.GID, q.handle), syscall.EINVAL},
+		"detach of no member":            {mcast(cmdDetachMcast, group, q.handle), syscall.EINVAL},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", name, c.got, c.want)
+		}
+	}
+	p.must(mcast(cmdAttachMcast, group, q.handle))
+	p.must(mcast(cmdAttachMcast, group, q.handle)) // once more does nothing
+	if _, errno := p.ioctl(fd, objQP, 1, p.output(destroyResp, make([]byte, 4)), number(destroyHandle, uint64(q.handle))); errno != syscall.EBUSY {
+		t.Errorf("destroying a member: %v, want EBUSY", errno)
+	}
+
+	ah := make([]byte, 56)
+	le.PutUint32(ah[16:], pd)
+	copy(ah[24:], group[:])
+	ah[24+20], ah[24+21], ah[24+29], ah[24+30] = byte(own.Index), 64, 1, 1
+	num := make([]byte, 8)
+	p.must(p.command(fd, cmdCreateAH, ah, make([]byte, 4), num))
+	mem := make([]byte, 4096)
+	_, key := p.regMR(fd, pd, mem)
+	recv := &ring.RecvWQE{WRID: 5, NumSGE: 1}
+	recv.SGE[0] = ring.SGE{Addr: p.address(mem), Length: 4096, LKey: key}
+	q.recv.StoreRecv(q.recv.Position(), recv)
+	if err := q.recv.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	q.send.StoreSend(q.send.Position(), &ring.SendWQE{WRID: 1, Opcode: ring.OpSend, AHNum: le.Uint32(num), RemoteQPN: 0xffffff, RemoteQKey: 0x77}, true)
+	if err := q.send.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	q.doorbell()
+	var e ring.CQE
+	for deadline := time.Now().Add(10 * time.Second); completions.Pending() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing arrives")
+		}
+	}
+	completions.LoadCQE(completions.Position(), &e)
+	if e.Status != 0 || e.WRID != 5 || e.ByteLen != 40 || e.SrcQP != q.num {
+		t.Errorf("completion %+v", e)
+	}
+	p.must(mcast(cmdDetachMcast, group, q.handle))
+	q.destroy()
+}

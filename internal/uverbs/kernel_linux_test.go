@@ -36,7 +36,7 @@ var mayDiffer = []differ{
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 72, 88, "max_cq, max_cqe, max_mr, max_pd: limits"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 96, 100, "max_res_rd_atom: a limit"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 120, 124, "max_mw: a limit; no memory windows"},
-	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 132, 144, "multicast: limits; none"},
+	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 132, 144, "multicast: limits"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 144, 148, "max_ah: a limit"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 156, 170, "SRQ, P_Key table: limits"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 224, 232, "device_cap_flags_ex, as device_cap_flags"},

@@ -88,6 +88,9 @@ func (d *deviceAttr) encode(b []byte) {
 	le.PutUint32(b[100:], uint32(l.MaxRDAtomic))                // max_qp_init_rd_atom
 	le.PutUint32(b[108:], d.AtomicCap)
 	le.PutUint32(b[120:], uint32(l.MaxMW))
+	le.PutUint32(b[132:], uint32(l.MaxMulticastGroups))
+	le.PutUint32(b[136:], uint32(l.MaxMulticastMembers))
+	le.PutUint32(b[140:], uint32(min(int64(l.MaxMulticastGroups)*int64(l.MaxMulticastMembers), 1<<31-1))) // max_total_mcast_qp_attach
 	le.PutUint32(b[144:], uint32(l.MaxAH))
 	le.PutUint32(b[156:], uint32(l.MaxSRQ))
 	le.PutUint32(b[160:], l.MaxSRQWR)

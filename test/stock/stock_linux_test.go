@@ -94,6 +94,8 @@ func TestPerftest(t *testing.T) {
 		"ib_write_lat -n 300 -c UC",
 		"ib_send_bw -n 300 -c UC",
 		"ib_send_lat -n 300 -c UC",
+		"ib_send_bw -n 300 -c UD -s 1024 -g -x 1", // multicast; index 1 is ::1
+		"ib_send_bw -n 300 -c UD -s 1024 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:47:91:1",
 		"ib_send_lat -n 300",
 		"ib_send_lat -n 300 -c UD",
 		"ib_read_bw -n 300",
