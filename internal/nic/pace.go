@@ -10,7 +10,7 @@ package nic
 
 // PacePolicy bounds what unreliable connections send to one peer address. The zero value means the defaults.
 type PacePolicy struct {
-	BytesPerSecond uint64 // payload and overhead. Default 1.5 GB/s
+	BytesPerSecond uint64 // payload and overhead. Default 1 GB/s
 	Burst          uint32 // bytes. Default 96 KiB
 }
 
@@ -25,7 +25,7 @@ type paceState struct {
 
 func (p PacePolicy) withDefaults() PacePolicy {
 	if p.BytesPerSecond == 0 {
-		p.BytesPerSecond = 1_500_000_000
+		p.BytesPerSecond = 1_000_000_000
 	}
 	if p.Burst == 0 {
 		p.Burst = 96 << 10
