@@ -117,3 +117,16 @@ func TestReregisterRefusals(t *testing.T) {
 	_, err := h.n.ReregMR(h.mr, ReregAccess, Region{})
 	wantErrno(t, err, ENOENT)
 }
+
+// 11.2.7.8: not while memory windows are bound to the region.
+func TestReregisterWithWindows(t *testing.T) {
+	w := newWire(t, Config{})
+	h := w.hosts[0]
+	window := &MW{}
+	h.mr.windows = addWindow(h.mr.windows, window)
+	_, err := h.n.ReregMR(h.mr, ReregAccess, Region{Access: AccessLocalWrite})
+	wantErrno(t, err, EBUSY)
+	if h.n.lookupMR(h.mr.RKey()) != h.mr {
+		t.Error("the region is gone")
+	}
+}
