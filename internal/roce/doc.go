@@ -17,12 +17,9 @@ const (
 	ICRCSize = 4
 	// MaxHeaderSize bounds the BTH and the extended headers of any opcode. The longest is an
 	// atomic request; the bound has room for the header that the XRC transport puts before it.
-	MaxHeaderSize = BTHSize + xrcETHSize + AtomicETHSize
+	MaxHeaderSize = BTHSize + XRCETHSize + AtomicETHSize
 	// MaxPayload is the largest payload of one packet: the largest path MTU.
 	MaxPayload = 4096
 	// MaxPacketSize bounds a packet from the BTH to the ICRC, both included.
 	MaxPacketSize = MaxHeaderSize + MaxPayload + ICRCSize
-
-	// xrcETHSize is the size of the XRC extended transport header.
-	xrcETHSize = 4
 )

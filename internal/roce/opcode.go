@@ -1,6 +1,9 @@
 package roce
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Opcode is the operation code of a BTH (9.2.1): the transport in bits 7 to 5, the operation in
 // bits 4 to 0.
@@ -58,10 +61,37 @@ const (
 	CNP           Opcode = 0x81
 )
 
+// Extended reliable connection (annex A14).
+const (
+	XRCSendFirst          Opcode = 0xa0
+	XRCSendMiddle         Opcode = 0xa1
+	XRCSendLast           Opcode = 0xa2
+	XRCSendLastImm        Opcode = 0xa3
+	XRCSendOnly           Opcode = 0xa4
+	XRCSendOnlyImm        Opcode = 0xa5
+	XRCWriteFirst         Opcode = 0xa6
+	XRCWriteMiddle        Opcode = 0xa7
+	XRCWriteLast          Opcode = 0xa8
+	XRCWriteLastImm       Opcode = 0xa9
+	XRCWriteOnly          Opcode = 0xaa
+	XRCWriteOnlyImm       Opcode = 0xab
+	XRCReadRequest        Opcode = 0xac
+	XRCReadResponseFirst  Opcode = 0xad
+	XRCReadResponseMiddle Opcode = 0xae
+	XRCReadResponseLast   Opcode = 0xaf
+	XRCReadResponseOnly   Opcode = 0xb0
+	XRCAck                Opcode = 0xb1
+	XRCAtomicAck          Opcode = 0xb2
+	XRCCmpSwap            Opcode = 0xb3
+	XRCFetchAdd           Opcode = 0xb4
+	XRCSendLastInv        Opcode = 0xb6
+	XRCSendOnlyInv        Opcode = 0xb7
+)
+
 // Transport is the service that an opcode belongs to: its bits 7 to 5.
 type Transport uint8
 
-// The transports. TransportXRC has no opcodes in the table yet.
+// The transports.
 const (
 	TransportRC  Transport = 0
 	TransportUC  Transport = 1
@@ -104,6 +134,7 @@ type OpInfo struct {
 	HasAtomicETH bool
 	HasAtomicAck bool
 	HasFETH      bool
+	HasXRCETH    bool
 
 	HeaderLen int // bytes of the BTH and all extended headers
 
@@ -114,7 +145,7 @@ type OpInfo struct {
 	Payload bool // may carry a payload (of zero bytes, too)
 
 	// Offsets from the start of the BTH, 0 where there is no such header.
-	deth, feth, reth, aeth, atomicETH, atomicAck, imm, ieth uint8
+	xrceth, deth, feth, reth, aeth, atomicETH, atomicAck, imm, ieth uint8
 }
 
 // Ends reports whether the packet is the last or only one of its message.
@@ -145,6 +176,9 @@ func (i *OpInfo) ImmDt(pkt []byte) ImmDt { return header(pkt, i.imm, ImmDtSize) 
 
 // IETH returns the invalidate header in pkt.
 func (i *OpInfo) IETH(pkt []byte) IETH { return header(pkt, i.ieth, IETHSize) }
+
+// XRCETH returns the header of XRC in pkt.
+func (i *OpInfo) XRCETH(pkt []byte) XRCETH { return header(pkt, i.xrceth, XRCETHSize) }
 
 // FETH returns the flush header in pkt.
 func (i *OpInfo) FETH(pkt []byte) FETH { return header(pkt, i.feth, FETHSize) }
@@ -186,7 +220,7 @@ func ParseOpcode(name string) (op Opcode, ok bool) {
 // count as header here: they carry nothing.
 const cnpReserved = 16
 
-type opSet uint16
+type opSet uint32
 
 const (
 	hasRETH opSet = 1 << iota
@@ -197,6 +231,7 @@ const (
 	hasAtomicETH
 	hasAtomicAck
 	hasFETH
+	hasXRCETH
 	isFirst
 	isMiddle
 	isLast
@@ -205,13 +240,16 @@ const (
 	hasPayload
 )
 
-// opDefs is the one definition of all opcodes (9.2.1, tables "OpCode field" and "Packet headers").
-var opDefs = []struct {
+// opDef defines an opcode.
+type opDef struct {
 	op   Opcode
 	name string
 	kind Kind
 	set  opSet
-}{
+}
+
+// opDefs is the one definition of all opcodes (9.2.1, tables "OpCode field" and "Packet headers").
+var opDefs = []opDef{
 	{RCSendFirst, "RC_SEND_FIRST", KindSend, isFirst | isRequest | hasPayload},
 	{RCSendMiddle, "RC_SEND_MIDDLE", KindSend, isMiddle | isRequest | hasPayload},
 	{RCSendLast, "RC_SEND_LAST", KindSend, isLast | isRequest | hasPayload},
@@ -259,12 +297,27 @@ var opDefs = []struct {
 
 var opTable = buildOpTable()
 
-func buildOpTable() (table [256]*OpInfo) {
+// xrcDefs are the opcodes of XRC: the operations of RC, with an XRCETH in requests (annex A14).
+func xrcDefs() (defs []opDef) {
 	for _, d := range opDefs {
+		if d.op > RCSendOnlyInv {
+			continue
+		}
+		if d.set&isRequest != 0 {
+			d.set |= hasXRCETH
+		}
+		d.op, d.name = d.op|XRCSendFirst, "X"+d.name
+		defs = append(defs, d)
+	}
+	return defs
+}
+
+func buildOpTable() (table [256]*OpInfo) {
+	for _, d := range slices.Concat(opDefs, xrcDefs()) {
 		i := &OpInfo{
 			Opcode: d.op, Name: d.name, Transport: Transport(d.op >> 5), Kind: d.kind,
 			HasRETH: d.set&hasRETH != 0, HasAETH: d.set&hasAETH != 0, HasImm: d.set&hasImm != 0,
-			HasIETH: d.set&hasIETH != 0, HasDETH: d.set&hasDETH != 0,
+			HasIETH: d.set&hasIETH != 0, HasXRCETH: d.set&hasXRCETH != 0, HasDETH: d.set&hasDETH != 0,
 			HasAtomicETH: d.set&hasAtomicETH != 0, HasAtomicAck: d.set&hasAtomicAck != 0, HasFETH: d.set&hasFETH != 0,
 			First: d.set&isFirst != 0, Middle: d.set&isMiddle != 0, Last: d.set&isLast != 0, Only: d.set&isOnly != 0,
 			Request: d.set&isRequest != 0, Payload: d.set&hasPayload != 0,
@@ -284,6 +337,7 @@ func (i *OpInfo) placeHeaders() {
 			at += size
 		}
 	}
+	place(i.HasXRCETH, &i.xrceth, XRCETHSize)
 	place(i.HasDETH, &i.deth, DETHSize)
 	place(i.HasFETH, &i.feth, FETHSize)
 	place(i.HasRETH, &i.reth, RETHSize)

@@ -24,7 +24,9 @@ func TestOpcodeTable(t *testing.T) {
 			want bool
 		}{
 			{"Opcode", int(i.Opcode) == op, true},
-			{"RC", i.Transport == TransportRC, has("RC_")},
+			{"RC", i.Transport == TransportRC, has("RC_") && !has("XRC_")},
+			{"XRC", i.Transport == TransportXRC, has("XRC_")},
+			{"XRCETH", i.HasXRCETH, has("XRC_") && request},
 			{"UC", i.Transport == TransportUC, has("UC_")},
 			{"UD", i.Transport == TransportUD, has("UD_")},
 			{"RETH", i.HasRETH, write && (has("_FIRST") || has("_ONLY")) || has("READ_REQUEST") || has("ATOMIC_WRITE") || has("FLUSH")},
@@ -64,7 +66,7 @@ func TestOpcodeTable(t *testing.T) {
 			t.Errorf("ParseOpcode of %s = %#x, %v", i.Name, uint8(back), ok)
 		}
 	}
-	if want := 25 + 12 + 2 + 1; defined != want {
+	if want := 25 + 12 + 2 + 1 + 23; defined != want {
 		t.Errorf("%d opcodes are defined, want %d", defined, want)
 	}
 }
@@ -75,6 +77,7 @@ func TestOpcodeHeaderLen(t *testing.T) {
 		RCSendMiddle: 12, RCSendOnlyImm: 16, RCSendLastInv: 16, RCWriteFirst: 28, RCWriteOnlyImm: 32, RCReadRequest: 28,
 		RCReadResponseMiddle: 12, RCReadResponseOnly: 16, RCAck: 16, RCAtomicAck: 24, RCCmpSwap: 40, RCFetchAdd: 40, RCFlush: 32, RCAtomicWrite: 28,
 		UCWriteOnlyImm: 32, UDSendOnly: 20, UDSendOnlyImm: 24, CNP: 28,
+		XRCSendFirst: 16, XRCWriteOnlyImm: 36, XRCCmpSwap: 44, XRCAck: 16, XRCReadResponseMiddle: 12,
 	} {
 		if got := op.Info().HeaderLen; got != want {
 			t.Errorf("%s: %d bytes of headers, want %d", op, got, want)

@@ -75,6 +75,9 @@ func (p *Packet) ImmDt() ImmDt { return p.Info.ImmDt(p.Data) }
 // IETH returns the invalidate header.
 func (p *Packet) IETH() IETH { return p.Info.IETH(p.Data) }
 
+// XRCETH returns the header of XRC.
+func (p *Packet) XRCETH() XRCETH { return p.Info.XRCETH(p.Data) }
+
 // FETH returns the flush header.
 func (p *Packet) FETH() FETH { return p.Info.FETH(p.Data) }
 

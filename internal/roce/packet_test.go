@@ -85,7 +85,7 @@ func TestDecodeEveryOpcode(t *testing.T) {
 			continue
 		}
 		size := BTHSize
-		for _, h := range [][]byte{p.DETH(), p.FETH(), p.RETH(), p.AtomicETH(), p.AETH(), p.AtomicAckETH(), p.ImmDt(), p.IETH()} {
+		for _, h := range [][]byte{p.XRCETH(), p.DETH(), p.FETH(), p.RETH(), p.AtomicETH(), p.AETH(), p.AtomicAckETH(), p.ImmDt(), p.IETH()} {
 			if h == nil {
 				continue
 			}
