@@ -366,4 +366,7 @@ const (
 	PlantedForeignWindow
 	PlantedInvalidateIgnored
 	PlantedWindowBounds
+	PlantedLostCopy    // multicast: of several members the last gets nothing
+	PlantedStaleMember // who left a group with other members still gets what comes
+	PlantedEchoedCopy  // what the network brings back of the NIC's own is delivered again
 )

@@ -54,7 +54,9 @@ func (n *NIC) DetachMulticast(q *QP, g roce.GID) (last bool, err error) {
 	}
 	q.groups = slices.Delete(q.groups, at, at+1)
 	m := n.groups[g]
-	m.members = slices.DeleteFunc(m.members, func(o *QP) bool { return o == q })
+	if n.planted != PlantedStaleMember || len(m.members) == 1 {
+		m.members = slices.DeleteFunc(m.members, func(o *QP) bool { return o == q })
+	}
 	if last = len(m.members) == 0; last {
 		delete(n.groups, g)
 	}
@@ -84,11 +86,12 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 	case p.Info.Transport != roce.TransportUD || m == nil:
 		n.stats.BadPackets++
 		return
-	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)):
+	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)) && n.planted != PlantedEchoedCopy:
 		return // its own, back from the network: the members here have had it
 	}
-	for _, q := range m.members {
+	for i, q := range m.members {
 		switch {
+		case n.planted == PlantedLostCopy && i > 0 && i == len(m.members)-1:
 		case !q.receives():
 			n.stats.BadPackets++
 		case !partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]):

@@ -9,11 +9,12 @@ type Counters struct {
 	// What the links did to packets.
 	Dropped, Outage, Duplicated, Reordered, Delayed, Corrupted uint64
 	// Work requests posted by opcode, and receives.
-	Posted      [16]uint64
-	PostedUD    uint64
-	PostedUC    uint64
-	DeliveredUC uint64
-	PostedRecvs uint64
+	Posted          [16]uint64
+	PostedUD        uint64
+	MulticastCopies uint64 // that reached a host with a member
+	PostedUC        uint64
+	DeliveredUC     uint64
+	PostedRecvs     uint64
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -46,6 +47,7 @@ func (c *Counters) Add(o *Counters) {
 		c.Posted[i] += o.Posted[i]
 	}
 	c.PostedUD += o.PostedUD
+	c.MulticastCopies += o.MulticastCopies
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
 	c.PostedRecvs += o.PostedRecvs

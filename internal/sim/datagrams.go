@@ -13,6 +13,9 @@ func (w *world) addDatagrams(h *host) {
 	q := w.addQP(h, nic.UD)
 	q.number, q.bombAt = 1, -1
 	q.attr = nic.Attr{PKeyIndex: h.partition(0), QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
+	if w.chance(70) {
+		q.attr.QKey = w.qkey
+	}
 	w.uds = append(w.uds, q)
 }
 
@@ -103,6 +106,12 @@ func (w *world) newDatagram(q *qpair) *work {
 	x.op = pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm)
 	x.dest = w.uds[w.rng.IntN(len(w.uds))]
 	x.n = min(w.size(1024), q.h.mtu, x.dest.h.mtu)
+	if len(w.groups) > 0 && w.chance(30) {
+		x.group = w.groups[w.rng.IntN(len(w.groups))]
+		for _, h := range w.hosts {
+			x.n = min(x.n, h.mtu)
+		}
+	}
 	if x.n < 8 {
 		x.op = ring.OpSendImm // so that it can be told apart when it arrives
 	}
@@ -155,13 +164,13 @@ func (w *world) receiveDatagram(r *work, e *ring.CQE) {
 		w.fail("%s holds %d bytes from QP %06x that nobody sent to it", r, len(got), e.SrcQP)
 	}
 	r.match, r.success = m, true
-	m.delivered++
+	m.deliver(r.q)
 	w.checkReceiveFields(r, m, e)
 	if e.Flags&ring.WCGRH == 0 {
 		w.fail("%s for %s completes without the GRH flag", r, m)
 	}
 	path, ok := roce.GRH(got).Path()
-	if from := w.hostOf(path.Src); !ok || from != m.q.h || w.hostOf(path.Dst) != r.q.h {
+	if from := w.hostOf(path.Src); !ok || from != m.q.h || m.group == nil && w.hostOf(path.Dst) != r.q.h || m.group != w.groupOf(path.Dst) {
 		w.fail("%s for %s has a GRH from %v to %v", r, m, path.Src, path.Dst)
 	}
 	if at, ok := mem.holds(r.local, got); !ok {
@@ -178,8 +187,8 @@ func (w *world) findDatagram(q *qpair, e *ring.CQE, data []byte) (found *work) {
 		}
 		for _, m := range from.sends {
 			imm := e.Flags&ring.WCWithImm != 0
-			if m.dest == q && m.reachable && m.withImm() == imm && (!imm || m.imm == e.Imm) && bytes.Equal(m.data, data) &&
-				(found == nil || m.delivered < found.delivered) {
+			if m.mayReach(q) && m.withImm() == imm && (!imm || m.imm == e.Imm) && bytes.Equal(m.data, data) &&
+				(found == nil || m.deliveries[q] < found.deliveries[q]) {
 				found = m
 			}
 		}

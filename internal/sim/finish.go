@@ -154,9 +154,7 @@ func (w *world) finishDatagrams(q *qpair) {
 		if x.success {
 			succeeded++
 		}
-		if x.delivered > 1+x.dest.h.duplicated {
-			w.fail("%s was delivered %d times", x, x.delivered)
-		}
+		w.checkDeliveries(x)
 	}
 	if q.sent < succeeded || q.sent > len(q.sends) {
 		w.fail("%v sent %d datagrams and completed %d of %d", q, q.sent, succeeded, len(q.sends))

@@ -41,6 +41,7 @@ type host struct {
 }
 
 type ahKey struct {
+	group  *mgroup // or
 	to     *host
 	family int
 }
@@ -135,7 +136,7 @@ func (h *host) receive() {
 	batch := h.inbox[:n]
 	h.rx = h.rx[:0]
 	for _, p := range batch {
-		h.rx = append(h.rx, nic.RxPacket{Path: p.path, Data: p.data})
+		h.rx = append(h.rx, nic.RxPacket{Path: p.path, Data: p.data, Local: p.local})
 		w.notePacket(h, "receives", p.data)
 		w.observeArrival(h, p)
 	}
@@ -183,6 +184,10 @@ func (h *host) transmit() {
 // put sends one packet to where its path leads.
 func (h *host) put(p *nic.TxPacket) {
 	w := h.w
+	if p.Multicast {
+		h.putGroup(p)
+		return
+	}
 	to := w.hostOf(p.Path.Dst)
 	if to == nil || p.Path.Src != h.addrs[family(p.Path.Src)] {
 		w.fail("host %d sends from %v to %v, which nobody asked for", h.index, p.Path.Src, p.Path.Dst)

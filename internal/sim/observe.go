@@ -122,6 +122,10 @@ func (w *world) observeArrival(h *host, p *packet) {
 	if roce.Decode(p.data, &pkt) != nil {
 		w.fail("simulator: a malformed packet arrives")
 	}
+	if p.path.Dst.IsMulticast() {
+		w.arriveGroup(h, p, &pkt)
+		return
+	}
 	q := h.byQPN[pkt.BTH.DestQP()]
 	switch {
 	case q == nil:

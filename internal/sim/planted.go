@@ -25,6 +25,9 @@ var plantedNames = map[string]nic.Planted{
 	"unseen-gap":             nic.PlantedUnseenGap,
 	"dropped-message-used":   nic.PlantedDroppedUsed,
 	"deaf-in-sqe":            nic.PlantedSQEDeaf,
+	"lost-copy":              nic.PlantedLostCopy,
+	"stale-member":           nic.PlantedStaleMember,
+	"echoed-copy":            nic.PlantedEchoedCopy,
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

@@ -85,10 +85,16 @@ func (w *world) posted(q *qpair, x *work) {
 // addressDatagram fills in where a datagram goes.
 func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
 	e.RemoteQPN, e.RemoteQKey = x.dest.qp.Num(), x.dest.attr.QKey
+	if x.group != nil {
+		e.RemoteQPN, e.RemoteQKey = 0xffffff, w.qkey
+	}
 	if !x.reachable {
 		e.RemoteQKey ^= 1 << w.rng.IntN(31)
 	}
 	e.AHNum = w.addressHandle(q.h, x.dest.h, w.rng.IntN(2)).Num()
+	if x.group != nil {
+		e.AHNum = w.groupHandle(q.h, x.group, w.rng.IntN(2)).Num()
+	}
 	switch {
 	case x.alienAH:
 		e.AHNum = w.alienHandle(q.h, x.dest.h)
@@ -106,7 +112,7 @@ func (w *world) alienHandle(h, to *host) uint32 {
 
 // addressHandle finds or makes the handle for a host.
 func (w *world) addressHandle(h, to *host, family int) *nic.AH {
-	key := ahKey{to, family}
+	key := ahKey{to: to, family: family}
 	if a := h.ahs[key]; a != nil {
 		return a
 	}

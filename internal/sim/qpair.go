@@ -121,11 +121,13 @@ type work struct {
 	match   *work // of a receive: the message; of a message: its receive
 
 	// UD
-	dest      *qpair
-	strayAH   bool
-	alienAH   bool
-	reachable bool // the destination's Q_Key was right
-	delivered int
+	dest       *qpair
+	strayAH    bool
+	alienAH    bool
+	group      *mgroup // instead of dest
+	reachable  bool    // the destination's Q_Key was right
+	delivered  int
+	deliveries map[*qpair]int // UD
 
 	// UC
 	refused bool // the target's key or rights do not allow it
@@ -209,4 +211,12 @@ func (q *qpair) at(psn roce.PSN) (x *work, off uint32, ok bool) {
 		}
 	}
 	return q.sends[lo], off, true
+}
+
+// deliver notes that q has got a datagram.
+func (x *work) deliver(q *qpair) {
+	if x.deliveries == nil {
+		x.deliveries = make(map[*qpair]int)
+	}
+	x.deliveries[q]++
 }

@@ -42,9 +42,11 @@ func (w *world) build() {
 		w.addConn(a, b)
 	}
 	if w.chance(60) {
+		w.qkey = w.rng.Uint32() &^ (1 << 31)
 		for range w.between(2, 4) {
 			w.addDatagrams(w.hosts[w.rng.IntN(len(w.hosts))])
 		}
+		w.addGroups()
 	}
 	if w.chance(50) {
 		for range w.between(1, 2) {

@@ -55,6 +55,8 @@ type world struct {
 	hosts  []*host
 	conns  []*conn
 	uds    []*qpair
+	groups []*mgroup
+	qkey   uint32 // of multicast groups
 	ucs    []*qpair
 	works  []*work // by work request id, from workBase on
 	free   []*packet

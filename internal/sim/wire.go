@@ -14,6 +14,8 @@ type packet struct {
 	path   roce.Path
 	data   []byte
 	forged bool
+	local  bool // from the same host
+	echo   bool // a multicast packet that comes back to its sender
 }
 
 // wire carries packets from one host to another, or to the same one, with faults of its own.
@@ -113,6 +115,7 @@ func (x *wire) deliver(path *roce.Path, data []byte, d *fault.Decision) {
 }
 
 func (x *wire) arriveAt(at int64, p *packet) {
+	p.local = x.from == x.to
 	x.w.events.push(event{at: at, host: x.to, pkt: p})
 }
 
@@ -193,7 +196,7 @@ func (w *world) packet(path *roce.Path, data []byte) *packet {
 	} else {
 		p = &packet{data: make([]byte, 0, roce.MaxPacketSize)}
 	}
-	p.path, p.forged = *path, false
+	p.path, p.forged, p.local, p.echo = *path, false, false, false
 	p.data = append(p.data[:0], data...)
 	return p
 }
