@@ -75,6 +75,8 @@ type Unit struct {
 	sinceNet int   // steps since the last look at the network
 	netAt    int64 // when something last came from there
 
+	stages *Stages // nil: not recorded
+
 	rings struct {
 		mu sync.Mutex
 		q  []*nic.QP

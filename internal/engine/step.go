@@ -97,6 +97,9 @@ func (u *Unit) doorbells(now int64) bool {
 		u.core.Doorbell(now, q)
 		u.rung[i] = nil
 	}
+	if u.stages != nil {
+		u.stages.Doorbell.Store(Now())
+	}
 	return true
 }
 
@@ -110,9 +113,13 @@ func (u *Unit) receive(l link.Link, now int64) bool {
 	for i := range n {
 		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
 	}
+	record := u.stages != nil && l == u.net && passed(&u.stages.Received, u.in[:n])
 	u.core.Receive(now, u.rx)
 	u.core.Memory().Scatter()
 	u.core.MemoryDone(now)
+	if record {
+		u.stages.Written.Store(Now())
+	}
 	return true
 }
 
@@ -183,6 +190,9 @@ func (u *Unit) sendNet() bool {
 	n, err := u.net.Send(u.out)
 	if err != nil {
 		return true // lost; the transport finds out
+	}
+	if u.stages != nil {
+		passed(&u.stages.Sent, u.out[:n])
 	}
 	u.pending = u.out[n:]
 	return len(u.pending) == 0
