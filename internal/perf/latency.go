@@ -22,6 +22,7 @@ type player struct {
 	recvs   []verbs.WC
 	full    bool // whole messages are filled and verified, not only the last byte
 	scratch []byte
+	stages  *stages // nil: not asked for
 }
 
 func newPlayer(e *endpoint, peer remote) *player {
@@ -183,6 +184,7 @@ func (p *player) latency(r *Result, other *player) error {
 	start := time.Now()
 	for i := 0; ; i++ {
 		if i == warm {
+			p.stages.forget()
 			start = time.Now()
 		}
 		if p.o.Duration > 0 && i > warm && time.Since(start) >= p.o.Duration || p.o.Duration == 0 && i == warm+p.o.Iterations {
@@ -202,6 +204,7 @@ func (p *player) latency(r *Result, other *player) error {
 		}
 	}
 	r.rate(len(samples), time.Since(start))
+	p.stages.result(r)
 	if err := p.lastRound(other); err != nil {
 		return err
 	}
@@ -228,6 +231,7 @@ func (p *player) lastRound(other *player) error {
 
 // round is one exchange.
 func (p *player) round(i int, other *player) error {
+	p.stages.post()
 	if err := p.send(); err != nil {
 		return err
 	}
@@ -271,6 +275,7 @@ func (p *player) answer(i int, stop func() bool) error {
 	if err := p.await(i, stop); err != nil {
 		return err
 	}
+	p.stages.seen()
 	if err := p.send(); err != nil {
 		return err
 	}

@@ -75,6 +75,7 @@ type Options struct {
 	NoEarly    bool // early resend off
 	Buffer     int  // receive socket bytes
 	Counters   bool // print the NICs' counters at the end
+	Stages     bool // say where the latency lies
 
 	ctx context.Context // of the run: ends it early
 }
@@ -102,13 +103,14 @@ func (o *Options) Validate() error {
 			o.Size = 8
 		}
 	}
+	if o.Kind.Verb == "write" && o.Kind.Latency && o.Size == 0 {
+		o.Size = 2 // the last byte is what is polled
+	}
 	switch {
 	case o.Size < 0 || o.Size > maxSize:
 		return usage("size %d: 0 to %d bytes are possible", o.Size, maxSize)
 	case o.Kind.Verb == "atomic" && o.Size != 0 && o.Size != 8:
 		return usage("size %d: atomics have 8 bytes", o.Size)
-	case o.Kind.Verb == "write" && o.Kind.Latency && o.Size == 0:
-		o.Size = 2
 	case o.Iterations < 0 || o.Duration < 0:
 		return usage("iterations and duration must be positive")
 	case o.Depth < 0 || o.Depth > 8192:
@@ -131,6 +133,8 @@ func (o *Options) Validate() error {
 		return usage("--memory=process goes with write-bw --loopback")
 	case o.Process && o.Size < minProcessSize:
 		return usage("--memory=process: a page is unmapped inside of a message: use -s %d or more", minProcessSize)
+	case o.Stages && !(o.Loopback && o.Kind.Latency && (o.Kind.Verb == "write" || o.Kind.Verb == "send")):
+		return usage("--stages goes with write-lat and send-lat --loopback: both ends need one clock")
 	case o.Server != "" && o.Loopback:
 		return usage("a server address and --loopback exclude each other")
 	case o.AllSizes && o.Kind.Verb == "atomic":

@@ -32,6 +32,8 @@ type Result struct {
 	Timeouts             uint64   `json:"timeouts"`
 	Errors               uint64   `json:"errors"`
 	LostPackets          *uint64  `json:"lost_packets,omitempty"` // UC only
+	Stages               []Stage  `json:"stages,omitempty"`       // with --stages
+	UnclearStages        int      `json:"unclear_stages,omitempty"`
 }
 
 // rate fills in what follows from the number of messages and the time.
@@ -47,12 +49,17 @@ func (r *Result) rate(messages int, took time.Duration) {
 
 // latency summarises samples, which it sorts.
 func (r *Result) latency(samples []int64) {
+	r.LatencyNS = summary(samples)
+}
+
+// summary is the distribution of samples, which it sorts; nil of none.
+func summary(samples []int64) *Latency {
 	if len(samples) == 0 {
-		return
+		return nil
 	}
 	slices.Sort(samples)
 	at := func(q float64) int64 { return samples[min(len(samples)-1, int(q*float64(len(samples))))] }
-	r.LatencyNS = &Latency{samples[0], at(0.5), at(0.99), at(0.999), samples[len(samples)-1]}
+	return &Latency{samples[0], at(0.5), at(0.99), at(0.999), samples[len(samples)-1]}
 }
 
 // Printer writes results as a table or as JSON objects, one a line.
@@ -95,5 +102,6 @@ func (p *Printer) Print(r *Result) error {
 		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
 			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors)
 	}
+	printStages(p.W, r)
 	return err
 }

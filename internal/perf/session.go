@@ -158,7 +158,13 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 		} else {
 			s.prepare()
 		}
-		if err := newPlayer(c, server).latency(r, other); err != nil {
+		p := newPlayer(c, server)
+		if o.Stages {
+			p.stages = new(stages)
+			other.stages = p.stages
+			defer p.stages.record(c, s)()
+		}
+		if err := p.latency(r, other); err != nil {
 			return nil, err
 		}
 	} else {
