@@ -69,6 +69,7 @@ type Unit struct {
 	back    []link.Packet // to Loop
 	pending []link.Packet // the tail of out that Net did not take yet
 	sources []*source
+	logs    atomic.Int32 // how many sources: read without holding the unit
 	events  func([]nic.Event)
 	rung    []*nic.QP // scratch of doorbells
 
@@ -260,6 +261,7 @@ func (u *Unit) StopPolling() {
 func (u *Unit) AddDoorbells(d Doorbells, ring func(handle uint32)) {
 	u.Lock()
 	u.sources = append(u.sources, &source{d: d, ring: ring})
+	u.logs.Store(int32(len(u.sources)))
 	u.waiter.watch(d)
 	u.Unlock()
 	u.kick()
@@ -271,6 +273,7 @@ func (u *Unit) RemoveDoorbells(d Doorbells) {
 	for i, s := range u.sources {
 		if s.d == d {
 			u.sources = append(u.sources[:i:i], u.sources[i+1:]...)
+			u.logs.Store(int32(len(u.sources)))
 			u.waiter.unwatch(d)
 			break
 		}

@@ -89,7 +89,7 @@ func (u *Unit) maySpin(now, idle int64) bool {
 		return false
 	case u.cores.free(now):
 		return true
-	case len(u.sources) == 0 && idle < politeSpin:
+	case u.logs.Load() == 0 && idle < politeSpin:
 		// No other process spins for this NIC's sake: to be woken for the next packet of a stream
 		// would cost more than to wait for it, and whoever wants the core gets it.
 		yieldThread()
