@@ -76,6 +76,12 @@ func (q *QP) perform(now int64, e *effect) {
 		q.ackNow()
 	case effectNAK:
 		q.performNAK(now, e)
+	case effectRefuseAgain:
+		if r := &q.resp; !r.nakDue {
+			q.nic.stats.AccessNAKsSent++
+			r.nakDue, r.nak, r.nakPSN = true, roce.NAKRemoteAccess, e.psn
+			q.activate()
+		}
 	case effectDatagram:
 		q.receiveDone(e)
 	case effectDatagramFailed:

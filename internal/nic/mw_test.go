@@ -467,3 +467,30 @@ func TestWindowOfUnreliableConnection(t *testing.T) {
 		t.Error("an invalidated window let a WRITE in")
 	}
 }
+
+// 9.7.5.1: a READ that is repeated, by the network, after its window was invalidated does not end the connection.
+func TestDuplicateReadOfInvalidatedWindow(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	m, mw := bindable(t, b, 0), newWindow(t, b, MWType2)
+	b.post(mw.bind(1, m, 4096, 64, windowAccess))
+	w.run(1e6)
+	a.post(through(wr(1, ring.OpRead, a.sge(0, 64)), mw.mw.RKey(), memBase+4096))
+	w.run(1e6)
+	var request []byte
+	for _, f := range w.log {
+		if f.op == roce.RCReadRequest {
+			request = f.data
+		}
+	}
+	b.post(invalidate(2, ring.OpLocalInv, mw.mw.RKey()))
+	w.run(1e6)
+	b.h.inject(b.pathFrom(a), request)
+	w.run(1e6)
+	b.want(t, "1:success", "2:success")
+	a.post(remote(wr(2, ring.OpWrite, a.sge(0, 3000)), b, 0))
+	w.run(second)
+	a.want(t, "1:success", "2:success")
+	if a.q.State() != RTS || b.q.State() != RTS {
+		t.Errorf("states %v and %v", a.q.State(), b.q.State())
+	}
+}

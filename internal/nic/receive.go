@@ -45,6 +45,7 @@ const (
 	effectPlaced                           // an ATOMIC WRITE or FLUSH has been executed
 	effectAtomicAgain                      // a duplicate of these
 	effectNAK                              // the responder refuses
+	effectRefuseAgain                      // a duplicate READ that is not allowed any more
 	effectAckAgain                         // a duplicate of something else
 	effectDatagram                         // UD: a receive completes
 	effectDatagramFailed                   // UD: a receive fails with recvErr

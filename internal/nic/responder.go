@@ -476,7 +476,9 @@ func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 		}
 		m, ok := q.readTarget(h)
 		if !ok {
-			q.refuseFatalAt(roce.NAKRemoteAccess, psn)
+			// Its window or region is gone since. A requester that has the data already does not look at this NAK;
+			// one that has not ends its connection.
+			q.effect(effectRefuseAgain).psn = psn
 			return
 		}
 		e := q.effect(effectReadAgain)

@@ -103,6 +103,9 @@ func (q *QP) sendResponses(tx *Tx) (more, full bool) {
 			return false, true
 		}
 		r.nakDue = false
+		if !r.nakPSN.After(r.committed) {
+			return true, false // of a duplicate: an acknowledgement may be owed all the same
+		}
 		q.ackPaid() // it acknowledges everything before nakPSN too
 	case r.ackDue && r.ackAt == 0:
 		if !q.sendAck(tx, r.committed, roce.ACKSyndrome(q.creditCode())) {

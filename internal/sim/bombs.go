@@ -21,6 +21,10 @@ const (
 	bombDeregistered
 	bombHole // a page of the peer's memory is gone
 	bombMisaligned
+	bombWindowBeyond  // a byte beyond a window, but not beyond its region
+	bombWindowStale   // a window's earlier key
+	bombWindowForeign // a window that is bound to another queue pair
+	bombInvalidate    // SEND with invalidate of what may not be invalidated
 	bombBadLKey
 	bombLocalWrap
 	bombLocalHole
@@ -35,7 +39,8 @@ const (
 
 var bombNames = [bombKinds]string{"bad remote key", "remote address that wraps", "remote address beyond the region",
 	"remote address before the region", "no remote rights", "no right at the remote queue pair", "key of another protection domain", "stale remote key",
-	"region deregistered meanwhile", "hole in the remote memory", "misaligned atomic", "bad local key",
+	"region deregistered meanwhile", "hole in the remote memory", "misaligned atomic", "address beyond a window",
+	"earlier key of a window", "window of another queue pair", "invalidation of what may not be", "bad local key",
 	"local address that wraps", "hole in the local memory", "no local write right", "local region deregistered meanwhile", "receive too short",
 	"receive with a bad key", "hole in the receive buffer"}
 
@@ -45,9 +50,11 @@ func (k bombKind) ops() []ring.SendOpcode {
 	case noBomb:
 		return nil
 	case bombBadKey, bombRights, bombQPRights, bombStale, bombForeign, bombBefore:
-		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpWriteImm, ring.OpFetchAdd, ring.OpCompareSwap}
+		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpWriteImm, ring.OpFetchAdd, ring.OpCompareSwap, ring.OpAtomicWrite}
 	case bombMisaligned:
-		return []ring.SendOpcode{ring.OpFetchAdd, ring.OpCompareSwap}
+		return []ring.SendOpcode{ring.OpFetchAdd, ring.OpCompareSwap, ring.OpAtomicWrite}
+	case bombInvalidate:
+		return []ring.SendOpcode{ring.OpSendInv}
 	case bombBadLKey, bombLocalWrap, bombLocalHole, bombLocalDeregistered:
 		return []ring.SendOpcode{ring.OpWrite, ring.OpRead, ring.OpSend, ring.OpWriteImm, ring.OpSendImm}
 	case bombLocalRights:
@@ -95,7 +102,7 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 		x.allowed = statuses(ring.StatusRemAccessErr, ring.StatusRemInvReqErr)
 	case bombForeign:
 		x.rkey = p.alien.RKey()
-		if x.isAtomic() {
+		if x.isWord() {
 			x.raddr = p.mem.regions[regionMoved].iova &^ 7
 			x.raddr += 8
 		}
@@ -119,6 +126,10 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 	case bombMisaligned:
 		x.allowed = statuses(ring.StatusRemInvReqErr)
 		x.raddr += uint64(w.between(1, 7))
+	case bombWindowBeyond, bombWindowStale, bombWindowForeign:
+		w.plantWindow(q, x, k)
+	case bombInvalidate:
+		w.plantInvalidate(q, x)
 	}
 }
 
@@ -256,8 +267,10 @@ func (x *work) someEntryIn(n int) int {
 // permits tells whether a queue pair with these rights lets the peer do op.
 func permits(rights nic.Access, op ring.SendOpcode) bool {
 	switch op {
-	case ring.OpWrite, ring.OpWriteImm:
+	case ring.OpWrite, ring.OpWriteImm, ring.OpAtomicWrite:
 		return rights&nic.AccessRemoteWrite != 0
+	case ring.OpFlush:
+		return rights&nic.AccessFlushGlobal != 0
 	case ring.OpRead:
 		return rights&nic.AccessRemoteRead != 0
 	case ring.OpCompareSwap, ring.OpFetchAdd:

@@ -29,7 +29,8 @@ type Counters struct {
 var OpNames = map[ring.SendOpcode]string{
 	ring.OpWrite: "write", ring.OpWriteImm: "write with immediate", ring.OpSend: "send",
 	ring.OpSendImm: "send with immediate", ring.OpRead: "read", ring.OpCompareSwap: "compare and swap",
-	ring.OpFetchAdd: "fetch and add",
+	ring.OpFetchAdd: "fetch and add", ring.OpBindMW: "bind", ring.OpLocalInv: "local invalidate",
+	ring.OpSendInv: "send with invalidate", ring.OpFlush: "flush", ring.OpAtomicWrite: "atomic write",
 }
 
 // Add adds o to c.

@@ -58,7 +58,7 @@ func (w *world) checkComplete(q *qpair) {
 // finished tells whether an unsignalled work request at the end of a queue was carried out.
 func (w *world) finished(x *work) bool {
 	switch {
-	case x.q.unreliable(), x.closed: // nobody can tell
+	case x.q.unreliable(), x.closed, x.op == ring.OpFlush: // nobody can tell
 		return true
 	case x.fetches():
 		return x.arrived()

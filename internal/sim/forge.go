@@ -24,7 +24,7 @@ func (w *world) forge() {
 		fam = q.conn.family
 	}
 	path := roce.Path{Src: w.stranger(q, fam), Dst: h.addrs[fam], SrcPort: 0xc123, TTL: 64}
-	op := pick(w, roce.RCWriteOnly, roce.RCSendOnly, roce.RCSendFirst, roce.RCFetchAdd, roce.RCReadRequest, roce.RCAck,
+	op := pick(w, roce.RCWriteOnly, roce.RCSendOnly, roce.RCSendFirst, roce.RCFetchAdd, roce.RCReadRequest, roce.RCAtomicWrite, roce.RCSendOnlyInv, roce.RCAck,
 		roce.RCReadResponseOnly, roce.RCAtomicAck)
 	switch q.typ {
 	case nic.UC:

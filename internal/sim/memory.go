@@ -35,6 +35,8 @@ type region struct {
 	next   int // first byte not handed out yet, in the arena
 	iova   uint64
 	access nic.Access
+	win    *window // what a window is bound to: no region of the NIC's, but a part of one
+	key    uint32  // and its key
 }
 
 // seg is a piece of the arena, in a region.

@@ -21,10 +21,15 @@ func (w *world) size(mtu int) int {
 
 // nextSend makes up the next work request of a reliable connection.
 func (w *world) nextSend(q *qpair) *work {
+	if x := w.windowWork(q); x != nil {
+		return x
+	}
 	x := w.newWork(q, false)
 	bomb := noBomb
-	if len(q.sends) == q.bombAt {
-		bomb = q.bombKind
+	if len(q.sends) >= q.bombAt && q.bombAt >= 0 {
+		if !q.bombKind.ofWindows() || w.windowFor(q, q.bombKind, 0, 0) != nil { // else it has to wait for a window
+			bomb, q.bombAt = q.bombKind, -1
+		}
 	}
 	x.op = w.chooseOp(bomb)
 	if permitted := permits(q.peer.attr.AccessFlags, x.op); permitted == (bomb == bombQPRights) {
@@ -39,8 +44,11 @@ func (w *world) nextSend(q *qpair) *work {
 	if bomb != noBomb {
 		x.n = max(x.n, 16)
 	}
-	if x.isAtomic() {
+	if x.isWord() {
 		x.n = 8
+	}
+	if x.op == ring.OpFlush {
+		x.n = 0
 	}
 	if r := q.peer.promised(len(q.consuming)); bomb.local() && x.op != ring.OpRead && r != nil && r.capacity() < x.n {
 		bomb = noBomb // one error at a time
@@ -48,12 +56,15 @@ func (w *world) nextSend(q *qpair) *work {
 	x.imm = w.rng.Uint32()
 	x.signalled = q.sigAll || w.chance(60)
 	x.fenced = w.chance(8)
+	if bomb == noBomb {
+		w.takeAway(q, x)
+	}
 	x.solicited = w.chance(40) && x.consumes()
 	for try := 0; ; try++ {
 		if w.fill(q, x, bomb) {
 			break
 		}
-		if x.n /= 8; try == 3 || x.isAtomic() {
+		if x.n /= 8; try == 3 || x.isWord() {
 			return nil
 		}
 	}
@@ -72,7 +83,8 @@ func (w *world) chooseOp(bomb bombKind) ring.SendOpcode {
 	}
 	return pick(w, ring.OpWrite, ring.OpWrite, ring.OpWrite, ring.OpWriteImm, ring.OpWriteImm,
 		ring.OpSend, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpSendImm,
-		ring.OpRead, ring.OpRead, ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd, ring.OpFetchAdd)
+		ring.OpRead, ring.OpRead, ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd, ring.OpFetchAdd,
+		ring.OpAtomicWrite, ring.OpFlush)
 }
 
 // fill finds memory for the message at both ends, and a receive if it takes one; false if there is
@@ -83,8 +95,11 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 		return w.fillAtomic(q, x)
 	case x.op == ring.OpRead:
 		return w.fillRead(q, x, bomb)
+	case x.op == ring.OpFlush:
+		w.fillFlush(q, x)
+		return true
 	}
-	if x.consumes() && bomb == noBomb && x.op != ring.OpWriteImm {
+	if x.consumes() && (bomb == noBomb || bomb == bombInvalidate) && x.op != ring.OpWriteImm {
 		if r := q.peer.promised(len(q.consuming)); r != nil {
 			x.n = min(x.n, r.capacity())
 		}
@@ -93,7 +108,11 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 		return false
 	}
 	if x.isWrite() {
-		s, ok := w.take(w.remoteRegion(q, bomb), x.n, 1)
+		align := 1
+		if x.isWord() {
+			align = 8
+		}
+		s, ok := w.take(w.remoteRegion(q, x.op, x.n, bomb), x.n, align)
 		if !ok {
 			return false
 		}
@@ -108,14 +127,25 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 // target sets where in the peer's memory the message is meant for.
 func (w *world) target(x *work, s seg) {
 	x.remote, x.raddr, x.rkey = s, s.addr(), s.key()
+	if v := s.r.win; v != nil {
+		v.works = append(v.works, x)
+	}
 	if s.n == 0 && w.chance(50) { // 9.3.3: without data neither counts
 		x.raddr, x.rkey = w.rng.Uint64(), w.rng.Uint32()
 	}
 }
 
-func (w *world) remoteRegion(q *qpair, bomb bombKind) *region {
-	if bomb == bombForeign {
+func (w *world) remoteRegion(q *qpair, op ring.SendOpcode, n int, bomb bombKind) *region {
+	switch {
+	case bomb == noBomb:
+		if r := w.throughWindow(q, op); r != nil && n+32 <= r.off+r.size-r.next {
+			return r
+		}
+	case bomb == bombForeign:
 		return q.peer.h.mem.regions[regionMoved]
+	}
+	if op == ring.OpAtomicWrite {
+		return q.peer.h.mem.regions[regionPlain]
 	}
 	return q.peer.h.mem.regions[pick(w, regionPlain, regionMoved, regionShared)]
 }
@@ -123,7 +153,7 @@ func (w *world) remoteRegion(q *qpair, bomb bombKind) *region {
 // fillSource finds or makes the bytes to send.
 func (w *world) fillSource(q *qpair, x *work, bomb bombKind) bool {
 	mem := q.h.mem
-	if r := q.lastRead; r != nil && bomb == noBomb && w.chance(40) && (x.op == ring.OpWrite || x.n >= r.n) {
+	if r := q.lastRead; r != nil && bomb == noBomb && x.op != ring.OpAtomicWrite && w.chance(40) && (x.op == ring.OpWrite || x.n >= r.n) {
 		// What a READ brings is sent on: the fence makes it wait for the read (10.8.3.3).
 		x.local, x.n, x.data, x.fenced, x.inline = r.local, r.n, r.data, true, false
 		x.describe()
@@ -152,12 +182,12 @@ func (h *host) writable() []*region { return h.mem.regions[:regionSource] }
 
 func (w *world) fillRead(q *qpair, x *work, bomb bombKind) bool {
 	p := q.peer.h.mem
-	if y := q.lastWrite; y != nil && bomb == noBomb && w.chance(30) {
+	if y := q.lastWrite; y != nil && y.remote.r.win == nil && bomb == noBomb && w.chance(30) {
 		// What was written before is read back: the order of 9.5 holds between them.
 		x.n, x.data = y.n, y.data
 		w.target(x, y.remote)
 	} else {
-		s, ok := w.take(w.remoteRegion(q, bomb), x.n, 1)
+		s, ok := w.take(w.remoteRegion(q, x.op, x.n, bomb), x.n, 1)
 		if !ok {
 			return false
 		}

@@ -165,6 +165,8 @@ func (w *world) succeed(x *work) {
 		return
 	}
 	switch {
+	case x.isHere():
+		w.windowDone(x)
 	case x.isAtomic():
 		w.fetched(x)
 	case x.op == ring.OpRead:
@@ -172,6 +174,9 @@ func (w *world) succeed(x *work) {
 		x.landed = true
 	case x.isWrite():
 		w.land(x)
+	}
+	if x.op == ring.OpSendInv {
+		w.windowDone(x)
 	}
 	if x.consumes() && !x.q.peer.deaf && !(x.match.done && x.match.match == x && x.match.success) {
 		w.fail("%s is complete, but its receive %x at %v is not", x, x.match.id, x.match.q)
@@ -293,10 +298,12 @@ func (w *world) checkReceiveFields(r, m *work, e *ring.CQE) {
 	switch {
 	case e.Opcode != opcode:
 		w.fail("%s for %s completes with opcode %d", r, m, e.Opcode)
-	case m.withImm() != (e.Flags&ring.WCWithImm != 0) || e.Flags&ring.WCWithInv != 0:
+	case m.withImm() != (e.Flags&ring.WCWithImm != 0) || (m.op == ring.OpSendInv) != (e.Flags&ring.WCWithInv != 0):
 		w.fail("%s for %s completes with flags %#x", r, m, e.Flags)
 	case m.withImm() && e.Imm != imm:
 		w.fail("%s for %s completes with immediate %x instead of %x", r, m, e.Imm, imm)
+	case m.op == ring.OpSendInv && e.Imm != m.imm:
+		w.fail("%s for %s completes with key %x instead of %x", r, m, e.Imm, m.imm)
 	case e.PKeyIndex != r.q.attr.PKeyIndex:
 		w.fail("%s for %s completes with P_Key index %d", r, m, e.PKeyIndex)
 	case e.SrcQP != m.q.qp.Num():

@@ -20,6 +20,7 @@ func (w *world) post(q *qpair, x *work) {
 	var e ring.SendWQE
 	e.WRID, e.Opcode, e.Imm = x.id, x.op, x.imm
 	e.RemoteAddr, e.RKey = x.raddr, x.rkey
+	e.Bind, e.Flush = x.bind, x.flush
 	e.CompareAdd, e.Swap = x.compare, x.swap
 	if x.op == ring.OpFetchAdd {
 		e.CompareAdd = x.add
@@ -65,6 +66,9 @@ func (w *world) posted(q *qpair, x *work) {
 	}
 	w.count.Posted[x.op]++
 	x.psnOff, x.psnCount = q.psnCount, max(1, uint32((x.n+q.mtu-1)/q.mtu))
+	if x.isHere() {
+		x.psnCount = 0
+	}
 	q.psnCount += x.psnCount
 	if x.consumes() {
 		x.takes = len(q.consuming)

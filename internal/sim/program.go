@@ -4,9 +4,13 @@ import "rnic/internal/nic"
 
 // plan decides what the program at q means to do with a new connection.
 func (w *world) plan(q *qpair) {
+	w.addWindows(q)
 	q.left, q.bombAt = w.between(0, 40), -1
 	if q.left > 0 && w.chance(30) {
 		q.bombAt, q.bombKind = w.rng.IntN(q.left), bombKind(w.rng.IntN(int(bombKinds)))
+		if len(q.windows)+len(q.peer.windows) > 0 && w.chance(25) {
+			q.bombKind = bombWindowBeyond + bombKind(w.rng.IntN(4))
+		}
 	}
 	w.maybe(8, q, func() {
 		w.note(q.h, "the program gives up %v", q)
@@ -100,6 +104,7 @@ func (w *world) tearDown(c *conn) {
 		for _, q := range []*qpair{c.a, c.b} {
 			w.settle(q)
 			q.ready = false
+			w.dropWindows(q)
 			if q.gone {
 				continue
 			}

@@ -41,6 +41,7 @@ type epoch struct {
 	landed    int    // sends[:landed] are known to have reached the peer's memory
 	psnCount  uint32 // PSNs of all sends together
 
+	windows     []*window
 	planned     []*work // receives not posted yet
 	recvBlocked bool    // planned waits for room in the receive queue
 	left        int     // work requests that the program still means to post
@@ -97,6 +98,12 @@ type work struct {
 	add, swap uint64
 	compare   uint64
 	old       uint64
+
+	// Memory windows and flushes.
+	win   *window // what is bound or invalidated
+	bind  ring.Bind
+	grant *region // what the window is bound to afterwards
+	flush ring.Flush
 
 	psnOff, psnCount uint32
 	seen             bool  // its first packet was seen
@@ -166,13 +173,21 @@ func (w *world) workOf(id uint64) *work {
 
 // consumes tells whether the work request takes a receive of the peer.
 func (x *work) consumes() bool {
-	return x.op == ring.OpSend || x.op == ring.OpSendImm || x.op == ring.OpWriteImm
+	return x.op == ring.OpSend || x.op == ring.OpSendImm || x.op == ring.OpWriteImm || x.op == ring.OpSendInv
 }
 
 func (x *work) isAtomic() bool { return x.op == ring.OpCompareSwap || x.op == ring.OpFetchAdd }
-func (x *work) isWrite() bool  { return x.op == ring.OpWrite || x.op == ring.OpWriteImm }
-func (x *work) withImm() bool  { return x.op == ring.OpSendImm || x.op == ring.OpWriteImm }
-func (x *work) fetches() bool  { return x.op == ring.OpRead || x.isAtomic() }
+func (x *work) isWrite() bool {
+	return x.op == ring.OpWrite || x.op == ring.OpWriteImm || x.op == ring.OpAtomicWrite
+}
+
+// isWord tells whether the work request is about one aligned word.
+func (x *work) isWord() bool { return x.isAtomic() || x.op == ring.OpAtomicWrite }
+
+// isHere tells whether the work request is for its own NIC alone.
+func (x *work) isHere() bool  { return x.op == ring.OpBindMW || x.op == ring.OpLocalInv }
+func (x *work) withImm() bool { return x.op == ring.OpSendImm || x.op == ring.OpWriteImm }
+func (x *work) fetches() bool { return x.op == ring.OpRead || x.isAtomic() }
 func (x *work) capacity() (n int) {
 	for _, s := range x.local {
 		n += s.n
@@ -191,6 +206,14 @@ func (x *work) wcOpcode() ring.WCOpcode {
 		return ring.WCCompareSwap
 	case ring.OpFetchAdd:
 		return ring.WCFetchAdd
+	case ring.OpBindMW:
+		return ring.WCBindMW
+	case ring.OpLocalInv:
+		return ring.WCLocalInv
+	case ring.OpFlush:
+		return ring.WCFlush
+	case ring.OpAtomicWrite:
+		return ring.WCAtomicWrite
 	}
 	return ring.WCSend
 }

@@ -18,7 +18,8 @@ type conn struct {
 	breaking bool // recovery has begun
 }
 
-const allAccess = nic.AccessLocalWrite | nic.AccessRemoteWrite | nic.AccessRemoteRead | nic.AccessRemoteAtomic
+const allAccess = nic.AccessLocalWrite | nic.AccessRemoteWrite | nic.AccessRemoteRead | nic.AccessRemoteAtomic |
+	nic.AccessMWBind | nic.AccessFlushGlobal
 
 // Regions of every arena.
 const (
@@ -285,7 +286,7 @@ func (w *world) negotiate(c *conn) {
 			AH: nic.AHAttr{DGID: gidOf(q.peer.h, c.family), SGIDIndex: uint8(c.family), HopLimit: 64,
 				IsGlobal: true, Port: 1, TrafficClass: uint8(w.rng.Uint32()) &^ 3}}
 		if w.chance(15) {
-			q.attr.AccessFlags &^= pick(w, nic.AccessRemoteWrite, nic.AccessRemoteRead, nic.AccessRemoteAtomic)
+			q.attr.AccessFlags &^= pick(w, nic.AccessRemoteWrite, nic.AccessRemoteRead, nic.AccessRemoteAtomic, nic.AccessFlushGlobal)
 		}
 		if w.chance(15) {
 			q.attr.RetryCnt = uint8(w.rng.IntN(7))
@@ -323,7 +324,12 @@ func (q *qpair) outages() bool {
 }
 
 // key of the region that a segment lies in.
-func (s seg) key() uint32 { return s.r.mr.LKey() }
+func (s seg) key() uint32 {
+	if s.r.win != nil {
+		return s.r.key
+	}
+	return s.r.mr.LKey()
+}
 
 // troubled tells whether packets between the two ends of q meet faults of any kind.
 func (q *qpair) troubled() bool {

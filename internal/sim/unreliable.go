@@ -147,7 +147,7 @@ func (w *world) newUnreliable(q *qpair) *work {
 		return nil
 	}
 	if x.isWrite() {
-		s, ok := w.take(w.remoteRegion(q, noBomb), x.n, 1)
+		s, ok := w.take(w.remoteRegion(q, x.op, x.n, noBomb), x.n, 1)
 		if !ok {
 			return nil
 		}
