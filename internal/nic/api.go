@@ -324,6 +324,9 @@ type Stats struct {
 	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64
+
+	ECNMarked              uint64 // packets of connections that the network has marked: congestion experienced
+	CNPsSent, CNPsReceived uint64 // congestion notification packets
 }
 
 // Policy holds the choices that are not the specification's. The zero value is the default.
@@ -333,6 +336,9 @@ type Policy struct {
 	AckDelayNanos  int64 // longest wait of an acknowledgement for company; see NIC.Quiet. Default 0: none waits
 	Window         WindowPolicy
 	Pace           PacePolicy
+
+	Congestion Congestion // of reliable connections
+	DCQCN      DCQCNPolicy
 }
 
 // WindowPolicy bounds the bytes in flight. The zero value means the defaults.

@@ -64,6 +64,7 @@ func New(cfg Config) *NIC {
 	}
 	n.mrKeys = newKeySpace(n.rng)
 	n.qpNums = newKeySpace(n.rng)
+	n.policy.DCQCN = n.policy.DCQCN.withDefaults()
 	n.transport.init(n)
 	return n
 }

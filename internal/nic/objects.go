@@ -110,6 +110,7 @@ type QP struct {
 	Owner          any              // the device service's
 	windows        map[*MW]struct{} // type 2, bound to it
 
+	rate   *rate      // nil: windows alone bound what it sends
 	groups []roce.GID // UD: multicast groups that it is a member of
 
 	req   requester

@@ -95,8 +95,12 @@ func (n *NIC) Memory() *hostmem.List { return &n.transport.list }
 
 func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 	n.stats.RxPackets++
-	if roce.Decode(rx.Data, p) != nil || p.Info.Kind == roce.KindCNP {
+	if roce.Decode(rx.Data, p) != nil {
 		n.stats.BadPackets++
+		return
+	}
+	if p.Info.Kind == roce.KindCNP {
+		n.receiveCNP(now, rx, p)
 		return
 	}
 	n.stats.RxBytes += uint64(len(p.Payload))
@@ -118,6 +122,7 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		return
 	}
 	q.communicating()
+	q.noteMark(now, &rx.Path)
 	switch {
 	case q.typ == UC:
 		q.receiveUnacknowledged(p)

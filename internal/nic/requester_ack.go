@@ -385,7 +385,7 @@ func (q *QP) deadline() int64 {
 	if q.state == Err {
 		return r.flushAt
 	}
-	d := q.resp.ackAt
+	d := earlier(q.resp.ackAt, q.rateDeadline())
 	if r.rnrUntil != 0 {
 		return earlier(d, r.rnrUntil)
 	}
@@ -419,6 +419,7 @@ func (q *QP) expire(now int64) {
 	if a := q.resp.ackAt; a != 0 && a <= now {
 		q.ackNow()
 	}
+	q.rateDue(now)
 	switch {
 	case q.state == Err:
 		q.pollReceives(now)

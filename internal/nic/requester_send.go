@@ -38,7 +38,7 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			continue
 		}
 		n, cost := q.nextPiece(w, r.nxt)
-		if !q.hasRoom(cost) {
+		if !q.mayLeave(now) || !q.hasRoom(cost) {
 			break
 		}
 		pkt := q.buildRequest(tx, w, r.nxt, n)
@@ -47,6 +47,7 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			break
 		}
 		last = roce.BTH(pkt)
+		q.left(now, len(pkt))
 		fresh = q.sent(now, w, n, cost)
 	}
 	if last != nil {

@@ -36,6 +36,8 @@ type responder struct {
 	nakDue  bool   // send nak, behind out
 	nak     roce.Syndrome
 	nakPSN  roce.PSN
+	cnpAt   int64          // when the peer was last told of congestion
+	cnpDue  bool           // it is to be told
 	saved   []savedRequest // the latest READs and atomics: a ring of max_dest_rd_atomic
 	savedAt int            // the oldest of them, once the ring is full
 }

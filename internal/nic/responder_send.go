@@ -64,13 +64,16 @@ func (q *QP) respondAgain(p response) {
 }
 
 // sendResponses sends what the responder owes. more: the quantum is used up; full: the batch is.
-func (q *QP) sendResponses(tx *Tx) (more, full bool) {
+func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 	r := &q.resp
 	packets, bytes := 0, 0
 	for r.outHead < len(r.out) {
 		p := &r.out[r.outHead]
 		if packets >= quantumPackets || bytes >= quantumBytes {
 			return true, false
+		}
+		if !p.atomic && !q.mayLeave(now) {
+			return false, false
 		}
 		var n uint32
 		var ok bool
@@ -86,7 +89,9 @@ func (q *QP) sendResponses(tx *Tx) (more, full bool) {
 			q.readFailed(p.psn)
 			return true, false
 		} else {
-			n, ok = q.sendReadResponse(tx, p)
+			if n, ok = q.sendReadResponse(tx, p); ok {
+				q.left(now, len(tx.Packets[len(tx.Packets)-1].Data))
+			}
 		}
 		if !ok {
 			return false, true

@@ -74,7 +74,10 @@ func (q *QP) transmit(now int64, tx *Tx) (more, full bool) {
 		}
 		return q.sendDatagrams(now, tx)
 	}
-	more, full = q.sendResponses(tx)
+	if q.resp.cnpDue && !q.sendCNP(tx) {
+		return false, true
+	}
+	more, full = q.sendResponses(now, tx)
 	if !full && q.req.started && (q.state == RTS || q.state == SQD) {
 		var again bool
 		again, full = q.sendRequests(now, tx)

@@ -17,6 +17,7 @@ type transport struct {
 
 	peers   map[peerKey]*peer
 	windows windowPolicy
+	rates   ratePolicy // nil: connections have windows alone
 	resend  resendPolicy
 
 	lastQP    *QP          // the queue pair of the last packet: the next one is often of the same
@@ -33,6 +34,7 @@ func (t *transport) init(n *NIC) {
 	t.active.kind, t.acks.kind = onActive, onAcks
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
+	t.rates = newRates(&n.policy)
 	t.resend = goBackN{}
 	t.pace = n.policy.Pace.withDefaults()
 	t.scratch = make([]byte, 0, scratchSize)
@@ -121,6 +123,7 @@ func (q *QP) walkIn(pd *PD, l *hostmem.List, sge []ring.SGE, c *cursor, off uint
 // transportReset forgets everything: the queue pair is new, or goes to Reset.
 func (q *QP) transportReset() {
 	q.detachTransport()
+	q.rate = nil
 	epoch := q.req.epoch + 1
 	q.nic.transport.requests.put(q.req.reqs)
 	q.nic.transport.putRecv(q.resp.recv)
@@ -149,13 +152,17 @@ func (q *QP) detachTransport() {
 }
 
 // transportToRTR starts the responder.
-func (q *QP) transportToRTR(now int64) { q.startResponder() }
+func (q *QP) transportToRTR(now int64) {
+	q.startResponder()
+	q.startRate(now)
+}
 
 // transportToRTS starts the requester, or lets it go on after SQD.
 func (q *QP) transportToRTS(now int64) {
 	if q.typ != UD {
 		q.joinPeer()
 	}
+	q.startRate(now)
 	if !q.req.started {
 		q.startRequester()
 	}

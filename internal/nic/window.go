@@ -38,11 +38,6 @@ type aimd struct{ p WindowPolicy }
 const localWindow = 1 << 20
 
 func newAIMD(p WindowPolicy) *aimd {
-	def := func(v *uint32, d uint32) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	def(&p.QPMin, 16<<10)
 	def(&p.QPMax, 160<<10)
 	def(&p.PeerMin, 32<<10)
