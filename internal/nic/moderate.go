@@ -75,6 +75,10 @@ func (n *NIC) notifyDue(now int64) {
 	keep := n.held[:0]
 	for _, c := range n.held {
 		if due := c.pace.due; due != 0 && due <= now {
+			if n.planted == PlantedLateNotice {
+				c.pace.due = 0
+				continue
+			}
 			c.fire()
 		}
 		c.pace.listed = c.pace.due != 0 // else it was raised, or the queue is gone

@@ -62,5 +62,7 @@ func (q *QP) flushTaken() {
 		q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: ring.StatusWRFlushErr, Opcode: ring.WCRecv, QPN: q.num}, false)
 	}
 	q.taken = q.taken[:0]
-	q.nic.event(Event{Type: EventQPLastWQE, QP: q})
+	if q.nic.planted != PlantedLostLastWQE {
+		q.nic.event(Event{Type: EventQPLastWQE, QP: q})
+	}
 }

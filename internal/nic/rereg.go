@@ -79,6 +79,9 @@ func (n *NIC) ReregMR(m *MR, flags ReregFlags, r Region) (*MR, error) {
 	if err := m.Dereg(); err != nil {
 		return nil, err
 	}
+	if n.planted == PlantedReregKey {
+		n.mrs[m.key>>8] = m
+	}
 	again := &MR{nic: n, pd: now.PD, space: now.Space, start: now.Start, length: now.Length, iova: now.IOVA,
 		access: now.Access &^ AccessOptional, key: n.newMRKey(), Owner: m.Owner}
 	n.mrs[again.key>>8] = again

@@ -113,6 +113,9 @@ func (s *SRQ) Modify(limit *uint32, to *ring.Queue) error {
 		if err := s.ring.MoveReceives(to); err != nil {
 			return refuse(EINVAL, op, "", fmt.Sprintf("more receives are posted than the %d that the new queue holds", capacity))
 		}
+		if s.nic.planted == PlantedResizeLoses && to.Pending() > 0 {
+			to.SetPosition(to.Next(to.Position()))
+		}
 		s.ring = to
 	}
 	s.limit = armed
@@ -124,11 +127,16 @@ func (s *SRQ) usable(n *NIC) bool { return s != nil && s.nic == n && !s.dead }
 
 // take consumes the next receive, whose slot may be posted to again at once. Precondition: there is one.
 func (s *SRQ) take() error {
+	if s.nic.planted == PlantedSharedTwice && s.nic.stats.RxPackets%8 == 0 {
+		return nil
+	}
 	if err := s.ring.Consume(); err != nil {
 		return err
 	}
 	if s.limit > 0 && s.ring.Pending() < s.limit {
-		s.limit = 0 // 11.6.3.5: one event for one arming
+		if s.nic.planted != PlantedLimitAgain {
+			s.limit = 0 // 11.6.3.5: one event for one arming
+		}
 		s.nic.event(Event{Type: EventSRQLimit, SRQ: s})
 	}
 	return nil

@@ -109,6 +109,10 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 	case bombStale:
 		mr := w.temporary(p, x.remote)
 		x.rkey = mr.RKey()
+		if w.chance(50) {
+			w.reregister(p, mr, x.remote)
+			break
+		}
 		w.must(mr.Dereg(), "deregistering memory")
 		if w.chance(50) {
 			w.temporary(p, x.remote) // takes its place in the NIC's tables, perhaps
@@ -138,6 +142,15 @@ func (w *world) temporary(h *host, s seg) *nic.MR {
 	mr, err := h.nic.RegMR(h.pd, &h.mem.space, h.mem.va(s.off), uint64(s.n), s.addr(), allAccess)
 	w.must(err, "registering memory")
 	return mr
+}
+
+// reregister changes a region in some way: its keys end.
+func (w *world) reregister(h *host, mr *nic.MR, s seg) {
+	flags := nic.ReregFlags(w.between(1, 7))
+	_, err := h.nic.ReregMR(mr, flags, nic.Region{PD: h.pd, Space: &h.mem.space, Start: h.mem.va(s.off), Length: uint64(s.n),
+		IOVA: s.addr(), Access: allAccess})
+	w.must(err, "reregistering memory")
+	w.count.Reregistered++
 }
 
 // deregister ends the region that x is meant for. From now on nothing may come in.

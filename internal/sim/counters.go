@@ -15,6 +15,10 @@ type Counters struct {
 	PostedUC        uint64
 	DeliveredUC     uint64
 	PostedRecvs     uint64
+	SharedRecvs     uint64 // of shared receive queues
+	Limits          uint64 // events of these
+	Resizes         uint64 // of queues
+	Reregistered    uint64 // memory regions
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -52,6 +56,10 @@ func (c *Counters) Add(o *Counters) {
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
 	c.PostedRecvs += o.PostedRecvs
+	c.SharedRecvs += o.SharedRecvs
+	c.Limits += o.Limits
+	c.Resizes += o.Resizes
+	c.Reregistered += o.Reregistered
 	c.Completions += o.Completions
 	c.Errors += o.Errors
 	c.Flushed += o.Flushed

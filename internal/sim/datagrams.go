@@ -10,7 +10,7 @@ import (
 
 // addDatagrams makes a queue pair for unreliable datagrams.
 func (w *world) addDatagrams(h *host) {
-	q := w.addQP(h, nic.UD)
+	q := w.addQP(h, nic.UD, nil)
 	q.number, q.bombAt = 1, -1
 	q.attr = nic.Attr{PKeyIndex: h.partition(0), QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
 	if w.chance(70) {

@@ -11,6 +11,7 @@ import (
 // settle checks, at the end of a connection or of the run, that everything posted to q has come to
 // its end, and what is left in memory of what failed. Nothing of it may complete later.
 func (w *world) settle(q *qpair) {
+	w.settleShared(q)
 	if !q.reset && !q.deaf {
 		w.checkComplete(q)
 	}
@@ -63,7 +64,7 @@ func (w *world) finished(x *work) bool {
 	case x.fetches():
 		return x.arrived()
 	case x.consumes():
-		return x.match.success || x.q.peer.deaf
+		return x.match != nil && x.match.success || x.q.peer.deaf
 	}
 	_, ok := x.remote.r.a.holds([]seg{x.remote}, x.data)
 	return ok
@@ -138,6 +139,9 @@ func (w *world) finish() {
 		w.finishUnreliable(q)
 	}
 	for _, h := range w.hosts {
+		for _, p := range h.pools {
+			w.finishPool(p)
+		}
 		for _, d := range h.words {
 			w.checkWord(d)
 		}

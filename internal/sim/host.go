@@ -25,6 +25,7 @@ type host struct {
 	mem   *arena
 	words []*word
 	cqs   []*cqueue
+	pools []*pool
 	qps   []*qpair
 	byQPN map[uint32]*qpair
 	wires []*wire // by the index of the host they lead to
@@ -53,6 +54,7 @@ type cqueue struct {
 	ring  *ring.Queue
 	small bool // may overflow
 	armed arming
+	pace  pacing
 	owed  int // completion events that must come with the present call
 	got   int
 }
@@ -223,14 +225,19 @@ func (h *host) look(after string) {
 		h.event(&e, after)
 	}
 	for _, c := range h.cqs {
+		if after == "timer" {
+			c.timePassed()
+		}
+		if !c.small && c.ring.Pending() > 0 && w.chance(1) {
+			w.resizeCQ(c)
+		}
 		for c.ring.Pending() > 0 {
 			var e ring.CQE
 			c.ring.LoadCQE(c.ring.Position(), &e)
 			w.must(c.ring.Consume(), "polling a completion queue")
 			solicited := w.complete(c, &e)
 			if c.armed == armedAny || c.armed == armedSolicited && solicited {
-				c.armed = notArmed
-				c.owed++
+				c.tell(e.Status != ring.StatusSuccess)
 			}
 		}
 		if c.owed != c.got {
@@ -242,6 +249,12 @@ func (h *host) look(after string) {
 		if c.armed == notArmed && (fired || w.chance(20)) && w.chance(90) {
 			c.arm()
 		}
+	}
+	for _, q := range h.qps {
+		q.sharedOver = q.lastWQE > 0
+	}
+	for _, p := range h.pools {
+		w.looked(p, after)
 	}
 	w.checkStates(h)
 	for _, q := range h.drained {
@@ -271,6 +284,14 @@ func (h *host) event(e *nic.Event, after string) {
 	case nic.EventCQErr:
 		w.overflowed(h, e.CQ)
 	case nic.EventCommEst:
+	case nic.EventQPLastWQE:
+		w.lastWQE(h, e.QP)
+	case nic.EventSRQLimit:
+		for _, p := range h.pools {
+			if p.srq == e.SRQ {
+				p.raised++
+			}
+		}
 	case nic.EventSQDrained:
 		for _, q := range h.qps {
 			if q.qp == e.QP {

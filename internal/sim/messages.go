@@ -104,6 +104,9 @@ func (w *world) fill(q *qpair, x *work, bomb bombKind) bool {
 			x.n = min(x.n, r.capacity())
 		}
 	}
+	if p := q.peer.pool; p != nil && x.consumes() && !x.isWrite() {
+		x.n = min(x.n, p.size)
+	}
 	if !w.fillSource(q, x, bomb) {
 		return false
 	}

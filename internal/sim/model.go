@@ -15,6 +15,9 @@ func (x *work) String() string {
 	if x.recv {
 		what = "receive"
 	}
+	if x.q == nil {
+		return fmt.Sprintf("shared %s %x (%d bytes)", what, x.id, x.n)
+	}
 	return fmt.Sprintf("%s %x (%d bytes, %v%s)", what, x.id, x.n, x.q, x.why)
 }
 
@@ -28,6 +31,9 @@ func (w *world) complete(c *cqueue, e *ring.CQE) (solicited bool) {
 		w.fail("host %d: a completion of work request %x, which was never posted", c.h.index, e.WRID)
 	}
 	w.note(c.h, "completion of %x: %v", e.WRID, e.Status)
+	if x.pool != nil {
+		w.adopt(x, e)
+	}
 	q := x.q
 	want := q.sendCQ
 	if x.recv {
@@ -53,6 +59,9 @@ func (w *world) complete(c *cqueue, e *ring.CQE) (solicited bool) {
 	}
 	if x.recv {
 		w.completeReceive(x, e)
+		if x.pool != nil {
+			w.completed(x)
+		}
 		return e.Status != ring.StatusSuccess || x.match.solicited
 	}
 	w.completeSend(x, e)
@@ -178,8 +187,12 @@ func (w *world) succeed(x *work) {
 	if x.op == ring.OpSendInv {
 		w.windowDone(x)
 	}
-	if x.consumes() && !x.q.peer.deaf && !(x.match.done && x.match.match == x && x.match.success) {
-		w.fail("%s is complete, but its receive %x at %v is not", x, x.match.id, x.match.q)
+	switch r := x.match; {
+	case !x.consumes() || x.q.peer.deaf:
+	case r == nil:
+		w.fail("%s is complete, but no shared receive is", x)
+	case !(r.done && r.match == x && r.success):
+		w.fail("%s is complete, but its receive %x at %v is not", x, r.id, r.q)
 	}
 }
 

@@ -143,8 +143,9 @@ func (w *world) observeArrival(h *host, p *packet) {
 		w.arriveUnreliable(q, &pkt)
 	case pkt.Info.Kind == roce.KindAck && pkt.AETH().Syndrome().Kind() == roce.SyndromeRNRNAK:
 		x, off, ok := q.at(pkt.BTH.PSN())
-		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now <= q.rnrUntil {
-			return // of the past, or a copy of the one that is being waited for
+		if !ok || !x.consumes() || x.done || q.rnrOff == off && w.now <= q.rnrUntil ||
+			q.rnrOff != noOffset && off < q.rnrOff {
+			return // of the past, as a NAK of a later packet has told, or a copy of the one that is being waited for
 		}
 		if q.rnrOff != off {
 			q.rnrCount = 0

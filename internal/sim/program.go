@@ -12,6 +12,9 @@ func (w *world) plan(q *qpair) {
 			q.bombKind = bombWindowBeyond + bombKind(w.rng.IntN(4))
 		}
 	}
+	if q.peer.pool != nil && q.bombKind >= bombShortRecv {
+		q.bombAt = -1 // whose message would meet it is not known
+	}
 	w.maybe(8, q, func() {
 		w.note(q.h, "the program gives up %v", q)
 		q.progErr = true

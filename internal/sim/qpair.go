@@ -20,10 +20,11 @@ type qpair struct {
 	conn           *conn // RC
 	uc             unreliable
 	peer           *qpair
-	number         int  // connections made so far
-	gone           bool // destroyed
-	ending         bool // UD: it is going to be reset
-	deaf           bool // a completion queue of it has overflowed
+	number         int   // connections made so far
+	gone           bool  // destroyed
+	ending         bool  // UD: it is going to be reset
+	deaf           bool  // a completion queue of it has overflowed
+	pool           *pool // its receives come from there
 	epoch
 }
 
@@ -61,6 +62,9 @@ type epoch struct {
 	bombKind             bombKind
 	lateRecv             bool // a receive for this queue pair's sends was late
 	lastRead, lastWrite  *work
+	lastWQE              int  // events that its last shared receive has completed
+	sharedOver           bool // and the completions before them were polled
+	sharedNext           int  // in the pool: what completes next was posted there or later
 	sendFault, recvFault bool // an error completion other than a flush was seen
 	flushed              bool
 
@@ -126,6 +130,7 @@ type work struct {
 	landed  bool
 	final   bool
 	match   *work // of a receive: the message; of a message: its receive
+	pool    *pool // of a shared receive; q, epoch and index are not known before it completes
 
 	// UD
 	dest       *qpair
@@ -159,7 +164,10 @@ func (s statusSet) has(x ring.Status) bool { return s&(1<<x) != 0 }
 const workBase = 0x5157_0000_0000
 
 func (w *world) newWork(q *qpair, recv bool) *work {
-	x := &work{id: workBase + uint64(len(w.works)), q: q, epoch: q.number, recv: recv, takes: -1}
+	x := &work{id: workBase + uint64(len(w.works)), q: q, recv: recv, takes: -1}
+	if q != nil {
+		x.epoch = q.number
+	}
 	w.works = append(w.works, x)
 	return x
 }

@@ -16,6 +16,10 @@ func (q *qpair) promised(i int) *work {
 // provide sees to it that there is, or will be, a receive for the message x.
 func (w *world) provide(q *qpair, x *work, bomb bombKind) bool {
 	p := q.peer
+	if p.pool != nil { // it takes what comes next
+		q.lateRecv = true
+		return true
+	}
 	need := x.n
 	if x.op == ring.OpWriteImm {
 		need = 0
@@ -66,6 +70,9 @@ func (w *world) newReceive(q *qpair, n int) *work {
 
 // spareReceives posts receives before anything is connected.
 func (w *world) spareReceives(q *qpair) {
+	if q.pool != nil {
+		return
+	}
 	for n := w.rng.IntN(12); n > 0 && q.rq.Free() > 0; n-- {
 		if r := w.newReceive(q, w.size(q.mtu)/4); r != nil {
 			w.postReceive(q, r)

@@ -42,6 +42,9 @@ func (w *world) build() {
 		b := w.hosts[w.rng.IntN(len(w.hosts))]
 		w.addConn(a, b)
 	}
+	if w.chance(40) {
+		w.addShared(w.hosts[w.rng.IntN(len(w.hosts))])
+	}
 	if w.chance(60) {
 		w.qkey = w.rng.Uint32() &^ (1 << 31)
 		for range w.between(2, 4) {
@@ -161,7 +164,11 @@ func (w *world) addCQ(h *host) {
 	nics, programs := newQueue(w, g)
 	cq, err := h.nic.CreateCQ(nics)
 	w.must(err, "creating a completion queue")
-	h.cqs = append(h.cqs, &cqueue{h: h, cq: cq, ring: programs, small: small})
+	c := &cqueue{h: h, cq: cq, ring: programs, small: small}
+	h.cqs = append(h.cqs, c)
+	if w.chance(30) {
+		w.moderate(c)
+	}
 }
 
 // addWires makes the links, and now and then a time without any.
@@ -190,9 +197,12 @@ func (w *world) addWires() {
 }
 
 // addQP creates a queue pair of random capabilities.
-func (w *world) addQP(h *host, typ nic.QPType) *qpair {
+func (w *world) addQP(h *host, typ nic.QPType, p *pool) *qpair {
 	q := &qpair{h: h, ud: typ == nic.UD, typ: typ, sigAll: w.chance(25)}
 	q.sendCQ, q.recvCQ = h.cqs[w.rng.IntN(len(h.cqs))], h.cqs[w.rng.IntN(len(h.cqs))]
+	if p != nil {
+		q.sendCQ, q.recvCQ, q.pool = h.roomyCQ(), h.roomyCQ(), p
+	}
 	asked := nic.Cap{MaxSendWR: uint32(w.between(1, 64)), MaxRecvWR: uint32(w.between(1, 64)),
 		MaxSendSGE: uint32(pick(w, 1, 2, 4, 32)), MaxRecvSGE: uint32(pick(w, 1, 2, 4, 32)),
 		MaxInline: uint32(pick(w, 0, 0, 32, 220, 512))}
@@ -202,8 +212,12 @@ func (w *world) addQP(h *host, typ nic.QPType) *qpair {
 	nicSQ, sq := newQueue(w, sqg)
 	nicRQ, rq := newQueue(w, rqg)
 	q.sq, q.rq = sq, rq
+	var srq *nic.SRQ
+	if p != nil {
+		q.rq, srq = nil, p.srq
+	}
 	q.qp, err = h.nic.CreateQP(nic.QPInit{Type: typ, PD: h.pd, SendCQ: q.sendCQ.cq, RecvCQ: q.recvCQ.cq,
-		SQ: nicSQ, RQ: nicRQ, Cap: asked, SigAll: q.sigAll})
+		SQ: nicSQ, RQ: nicRQ, SRQ: srq, Cap: asked, SigAll: q.sigAll})
 	w.must(err, "creating a queue pair")
 	h.qps = append(h.qps, q)
 	h.byQPN[q.qp.Num()] = q
@@ -211,7 +225,11 @@ func (w *world) addQP(h *host, typ nic.QPType) *qpair {
 }
 
 func (w *world) addConn(a, b *host) {
-	c := &conn{a: w.addQP(a, nic.RC), b: w.addQP(b, nic.RC), again: w.rng.IntN(3), family: w.rng.IntN(2)}
+	w.addConnOf(w.addQP(a, nic.RC, nil), w.addQP(b, nic.RC, nil))
+}
+
+func (w *world) addConnOf(a, b *qpair) {
+	c := &conn{a: a, b: b, again: w.rng.IntN(3), family: w.rng.IntN(2)}
 	for _, q := range []*qpair{c.a, c.b} {
 		q.conn = c
 	}

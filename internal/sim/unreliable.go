@@ -39,7 +39,7 @@ func (x *work) ucPackets() int { return max(1, (x.n+x.q.mtu-1)/x.q.mtu) }
 
 // addUnreliable makes an unreliable connection between two hosts, and starts its programs.
 func (w *world) addUnreliable(a, b *host) {
-	p, q := w.addQP(a, nic.UC), w.addQP(b, nic.UC)
+	p, q := w.addQP(a, nic.UC, nil), w.addQP(b, nic.UC, nil)
 	if p.sendCQ.small || p.recvCQ.small || q.sendCQ.small || q.recvCQ.small {
 		return // an overflow ends a queue pair in the middle of a batch: the model of RC is about that
 	}

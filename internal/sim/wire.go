@@ -148,6 +148,7 @@ func (x *wire) corrupt(path *roce.Path, data []byte, bit uint32) {
 	ident := uint16(x.w.rng.Uint32())
 	roce.PutICRC(path, ident, data)
 	data[bit/8] ^= 1 << (bit % 8)
+	defer func() { data[bit/8] ^= 1 << (bit % 8) }() // other copies of the packet go to the other members of a group
 	// Without the identification one in 65,536 is accepted, as another identification: that is
 	// what not knowing it costs.
 	if seen, ok := roce.Verify(path, data); ok && (seen == ident || !path.IsIPv4()) || roce.VerifyIdent(path, ident, data) {
