@@ -12,7 +12,7 @@ func (w *world) plan(q *qpair) {
 			q.bombKind = bombWindowBeyond + bombKind(w.rng.IntN(4))
 		}
 	}
-	if q.peer.pool != nil && q.bombKind >= bombShortRecv {
+	if q.peer.pool != nil && (q.bombKind >= bombShortRecv || q.bombKind == bombInvalidate) {
 		q.bombAt = -1 // whose message would meet it is not known
 	}
 	w.maybe(8, q, func() {
