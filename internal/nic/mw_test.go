@@ -159,10 +159,9 @@ func TestZeroBasedWindow(t *testing.T) {
 // the error state, behind what was posted before it, and leaves the window as it was.
 func TestBindErrors(t *testing.T) {
 	type setup struct {
-		b      *end
-		m      *MR
-		mw     testWindow
-		access Access
+		b  *end
+		m  *MR
+		mw testWindow
 	}
 	for _, c := range []struct {
 		name   string
