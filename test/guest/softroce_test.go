@@ -37,6 +37,18 @@ func unacknowledged() []string {
 	return list
 }
 
+// windowed are RDMA WRITEs through memory windows of both types; those of type 2 are invalidated by the
+// peer's SEND with invalidate.
+func windowed() []string {
+	var list []string
+	for _, name := range []string{"write_mw1", "write_mw2"} {
+		for _, size := range []string{"1", "8", "mtu", "mtu+1", "3000", "70000"} {
+			list = append(list, name+":"+size)
+		}
+	}
+	return list
+}
+
 // datagrams are the operations of an unreliable datagram queue pair.
 var datagrams = []string{"send:0", "send:1", "send:mtu-1", "send:mtu", "send_imm:0", "send_imm:8"}
 
@@ -127,6 +139,7 @@ func TestSoftRoCELoopback(t *testing.T) {
 	}{
 		{"RC", "-a " + GuestAddress, operations()},
 		{"RCOverIPv6", "-a " + GuestAddress6, operations()},
+		{"Windows", "-a " + GuestAddress, windowed()},
 		{"UC", "-t uc -a " + GuestAddress, unacknowledged()},
 		{"UD", "-t ud -a " + GuestAddress, datagrams},
 		{"UDOverIPv6", "-t ud -a " + GuestAddress6, datagrams},
@@ -216,6 +229,7 @@ func TestKernelSoftRoCE(t *testing.T) {
 	}{
 		{name: "Clean", operations: operations()},
 		{name: "OverIPv6", ipv6: true, operations: operations()},
+		{name: "Windows", operations: windowed()},
 		{name: "UC", options: []string{"-t", "uc"}, operations: unacknowledged()},
 		{name: "UD", options: []string{"-t", "ud"}, operations: datagrams},
 		{name: "UDOverIPv6", options: []string{"-t", "ud"}, ipv6: true, operations: datagrams},

@@ -16,8 +16,9 @@
  *   -x           spoil the last byte of what this side sends, to show that the checks find it
  *
  * OPERATION is NAME or NAME:BYTES with NAME one of send send_imm write write_imm read cas cas_miss
- * fetch_add; BYTES is a number, or mtu, mtu-1, mtu+1. UD knows send and send_imm up to one MTU,
- * UC all but read and atomics.
+ * fetch_add write_mw1 write_mw2; BYTES is a number, or mtu, mtu-1, mtu+1. UD knows send and send_imm up to
+ * one MTU, UC all but read, atomics and windows. write_mw1 writes through a memory window of type 1, write_mw2
+ * through one of type 2, which it invalidates afterwards by a SEND with invalidate.
  *
  * One line an operation on each side; exit status 0 only when all were right on both.
  */
@@ -44,7 +45,7 @@ enum {
 	QKEY = 0x1badcafe,
 };
 
-enum kind { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, CAS, CAS_MISS, FETCH_ADD, KINDS };
+enum kind { SEND, SEND_IMM, WRITE, WRITE_IMM, READ, CAS, CAS_MISS, FETCH_ADD, MW1, MW2, KINDS };
 
 static const struct {
 	const char *name;
@@ -60,6 +61,8 @@ static const struct {
 	[CAS] = { "cas", IBV_WR_ATOMIC_CMP_AND_SWP, false, true },
 	[CAS_MISS] = { "cas_miss", IBV_WR_ATOMIC_CMP_AND_SWP, false, true },
 	[FETCH_ADD] = { "fetch_add", IBV_WR_ATOMIC_FETCH_AND_ADD, false, true },
+	[MW1] = { "write_mw1", IBV_WR_RDMA_WRITE, false, false },
+	[MW2] = { "write_mw2", IBV_WR_RDMA_WRITE, true, false },
 };
 
 /* What both sides know of one operation; the client sends it ahead as a line of text. */
@@ -89,6 +92,7 @@ static struct ibv_mr *mr;
 static struct ibv_cq *send_cq, *recv_cq;
 static struct ibv_qp *qp;
 static struct ibv_ah *ah;
+static struct ibv_mw *mw;	/* of the passive side, for one operation */
 static uint8_t *out, *in;	/* the halves of the buffer */
 static struct end local, remote;
 static FILE *from_peer, *to_peer;
@@ -210,7 +214,7 @@ static int find_gid(void)
 static void create(void)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		     IBV_ACCESS_REMOTE_ATOMIC;
+		     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
 	pd = ibv_alloc_pd(context);
 	if (!pd || posix_memalign((void **)&out, 4096, 2 * AREA))
@@ -409,6 +413,68 @@ static uint32_t immediate(const struct op *op)
 	return op->seed * 0x01010101u ^ 0xa5c3f017u;
 }
 
+static bool window(const struct op *op)
+{
+	return op->kind == MW1 || op->kind == MW2;
+}
+
+/* The passive side of an operation through a memory window: the window covers the landing place only. */
+static void bind_window(const struct op *op)
+{
+	struct ibv_mw_bind_info info = {
+		.mr = mr, .addr = (uintptr_t)in + place(op), .length = op->length,
+		.mw_access_flags = IBV_ACCESS_REMOTE_WRITE,
+	};
+	struct ibv_wc wc;
+	char why[200];
+
+	mw = ibv_alloc_mw(pd, op->kind == MW1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
+	if (!mw)
+		die("allocating a memory window: %s", strerror(errno));
+	if (op->kind == MW1) {
+		struct ibv_mw_bind bind = { .send_flags = IBV_SEND_SIGNALED, .bind_info = info };
+
+		check(ibv_bind_mw(qp, mw, &bind), "binding a window of type 1");
+	} else {
+		struct ibv_send_wr wr = {
+			.opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED,
+			.bind_mw = { .mw = mw, .rkey = ibv_inc_rkey(mw->rkey), .bind_info = info },
+		}, *bad;
+
+		check(ibv_post_send(qp, &wr, &bad), "binding a window of type 2");
+		mw->rkey = wr.bind_mw.rkey;
+	}
+	if (!completion(send_cq, &wc, why, sizeof why))
+		die("binding a window: %s", why);
+	if (wc.opcode != IBV_WC_BIND_MW)
+		die("binding a window: the completion's opcode is %d", wc.opcode);
+}
+
+/* The active side: takes the peer's right to the window away. */
+static bool send_invalidate(uint32_t rkey, char *why, size_t size)
+{
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_SEND_WITH_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = rkey,
+	}, *bad;
+	struct ibv_wc wc;
+
+	check(ibv_post_send(qp, &wr, &bad), "posting a send with invalidate");
+	return completion(send_cq, &wc, why, size);
+}
+
+static bool invalidated(char *why, size_t size)
+{
+	enum { KERNELS_WITH_INV = 1 << 2 };	/* what Soft-RoCE passes on: IB_WC_WITH_INVALIDATE */
+	struct ibv_wc wc;
+
+	if (!completion(recv_cq, &wc, why, size))
+		return false;
+	snprintf(why, size, "opcode %d byte_len %u flags %x key %08x, want key %08x", wc.opcode, wc.byte_len, wc.wc_flags,
+		 wc.invalidated_rkey, mw->rkey);
+	return wc.opcode == IBV_WC_RECV && !wc.byte_len && wc.invalidated_rkey == mw->rkey &&
+	       wc.wc_flags & (IBV_WC_WITH_INV | KERNELS_WITH_INV) && !(wc.wc_flags & IBV_WC_WITH_IMM);
+}
+
 /* The passive side, before: landing place or source ready, receive posted. */
 static void prepare(const struct op *op)
 {
@@ -419,11 +485,13 @@ static void prepare(const struct op *op)
 		uint64_t before = pattern64(op->seed);
 		memcpy(in + place(op), &before, 8);
 	}
+	if (window(op))
+		bind_window(op);
 	if (!kinds[op->kind].receives)
 		return;
 	struct ibv_sge sge = { (uintptr_t)in + place(op), op->length + (opt.ud ? GRH : 0), mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = op->seed, .sg_list = &sge, .num_sge = 1 }, *bad;
-	if (op->kind == WRITE_IMM)
+	if (op->kind == WRITE_IMM || op->kind == MW2)
 		wr.num_sge = 0;		/* its data goes where the write says */
 	check(ibv_post_recv(qp, &wr, &bad), "posting a receive");
 }
@@ -460,8 +528,10 @@ static bool verify(const struct op *op, char *why, size_t size)
 {
 	uint32_t at = place(op);
 
-	if (kinds[op->kind].receives && !received(op, why, size))
+	if (op->kind == MW2 ? !invalidated(why, size) : kinds[op->kind].receives && !received(op, why, size))
 		return false;
+	if (window(op))
+		check(ibv_dealloc_mw(mw), "deallocating the window");
 	if (opt.uc && op->kind == WRITE)
 		usleep(300000);		/* nothing tells when it has landed */
 	if (kinds[op->kind].atomic) {
@@ -481,7 +551,7 @@ static bool verify(const struct op *op, char *why, size_t size)
 }
 
 /* The active side: post, wait, check what came back and that the source is as it was. */
-static bool execute(const struct op *op, char *why, size_t size)
+static bool execute(const struct op *op, uint32_t rkey, char *why, size_t size)
 {
 	uint32_t at = place(op);
 	bool fetches = op->kind == READ || kinds[op->kind].atomic;
@@ -511,7 +581,7 @@ static bool execute(const struct op *op, char *why, size_t size)
 		wr.wr.atomic.swap = ~before;
 	} else {
 		wr.wr.rdma.remote_addr = remote.addr + AREA + at;
-		wr.wr.rdma.rkey = remote.rkey;
+		wr.wr.rdma.rkey = window(op) ? rkey : remote.rkey;
 	}
 	check(ibv_post_send(qp, &wr, &bad), "posting a send");
 	if (!completion(send_cq, &wc, why, size))
@@ -520,6 +590,8 @@ static bool execute(const struct op *op, char *why, size_t size)
 		snprintf(why, size, "completion of wr_id %" PRIu64 " qp %06x", wc.wr_id, wc.qp_num);
 		return false;
 	}
+	if (op->kind == MW2 && !send_invalidate(rkey, why, size))
+		return false;
 	if (opt.spoil && !fetches && op->length)
 		out[at + op->length - 1] ^= 1;
 	if (!kinds[op->kind].atomic)
@@ -542,15 +614,17 @@ static bool perform(const struct op *op)
 
 	if (!active) {
 		prepare(op);
-		tell("ready\n");
+		tell("ready %x\n", window(op) ? mw->rkey : 0);
 		verdict = hear();
 		right = !strcmp(verdict, "done") && verify(op, why, sizeof why);
 		if (strcmp(verdict, "done"))
 			snprintf(why, sizeof why, "the other side: %.150s", verdict);
 		tell("%s\n", right ? "ok" : why);
 	} else {
-		hear();
-		right = execute(op, why, sizeof why);
+		uint32_t rkey = 0;
+
+		sscanf(hear(), "ready %x", &rkey);
+		right = execute(op, rkey, why, sizeof why);
 		tell("%s\n", right ? "done" : why);
 		verdict = hear();
 		if (right && strcmp(verdict, "ok")) {
@@ -578,7 +652,7 @@ static struct op parse(const char *text)
 		die("unknown operation %s", text);
 	if (opt.ud && op.kind != SEND && op.kind != SEND_IMM)
 		die("UD has no %s", kinds[op.kind].name);
-	if (opt.uc && (op.kind == READ || kinds[op.kind].atomic))
+	if (opt.uc && (op.kind == READ || kinds[op.kind].atomic || window(&op)))
 		die("UC has no %s", kinds[op.kind].name);
 	if (colon) {
 		char *rest = (char *)colon + 1;
@@ -590,6 +664,8 @@ static struct op parse(const char *text)
 	}
 	if (kinds[op.kind].atomic)
 		op.length = 8;
+	if (window(&op) && !op.length)
+		die("%s: a window has no less than 1 byte", text);
 	if (op.length > (opt.ud ? opt.mtu : LARGEST))
 		die("%s: at most %u bytes", text, opt.ud ? opt.mtu : LARGEST);
 	return op;
