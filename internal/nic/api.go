@@ -381,4 +381,6 @@ const (
 	PlantedLostCopy    // multicast: of several members the last gets nothing
 	PlantedStaleMember // who left a group with other members still gets what comes
 	PlantedEchoedCopy  // what the network brings back of the NIC's own is delivered again
+	PlantedCNPFlood    // every marked packet is notified
+	PlantedUnpaced     // the rate holds nothing back
 )

@@ -172,7 +172,7 @@ const (
 // mayLeave tells whether the rate lets a packet leave now; if not, q wakes when it does.
 func (q *QP) mayLeave(now int64) bool {
 	r := q.rate
-	if r == nil || r.nextAt <= now {
+	if r == nil || r.nextAt <= now || q.nic.planted == PlantedUnpaced {
 		return true
 	}
 	r.wakeAt = r.nextAt
@@ -220,7 +220,7 @@ func (q *QP) noteMark(now int64, path *roce.Path) {
 	}
 	q.nic.stats.ECNMarked++
 	r := &q.resp
-	if q.typ != RC || r.cnpAt != 0 && now-r.cnpAt < q.nic.policy.DCQCN.CNPIntervalNanos {
+	if q.typ != RC || r.cnpAt != 0 && now-r.cnpAt < q.nic.policy.DCQCN.CNPIntervalNanos && q.nic.planted != PlantedCNPFlood {
 		return
 	}
 	r.cnpAt, r.cnpDue = now, true

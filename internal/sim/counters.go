@@ -11,6 +11,7 @@ type Counters struct {
 	// Work requests posted by opcode, and receives.
 	Posted          [16]uint64
 	PostedUD        uint64
+	Marked, CNPs    uint64 // packets that links marked, notifications of them
 	MulticastCopies uint64 // that reached a host with a member
 	PostedUC        uint64
 	DeliveredUC     uint64
@@ -53,6 +54,8 @@ func (c *Counters) Add(o *Counters) {
 	}
 	c.PostedUD += o.PostedUD
 	c.MulticastCopies += o.MulticastCopies
+	c.Marked += o.Marked
+	c.CNPs += o.CNPs
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
 	c.PostedRecvs += o.PostedRecvs

@@ -12,14 +12,15 @@ import (
 
 // host is a machine: a NIC, a program's memory, and the program's objects.
 type host struct {
-	w     *world
-	index int
-	nic   *nic.NIC
-	mtu   int
-	pkeys []uint16
-	addrs [2]netip.Addr // IPv4 and IPv6, the GID table
-	pd    *nic.PD
-	other *nic.PD // a second protection domain, of another program
+	w      *world
+	index  int
+	nic    *nic.NIC
+	mtu    int
+	policy nic.Policy
+	pkeys  []uint16
+	addrs  [2]netip.Addr // IPv4 and IPv6, the GID table
+	pd     *nic.PD
+	other  *nic.PD // a second protection domain, of another program
 	// alien is a region of the other protection domain.
 	alien *nic.MR
 	mem   *arena

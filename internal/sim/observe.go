@@ -18,6 +18,7 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 		w.fail("host %d sends from QP %06x, which it does not have", h.index, p.QPN)
 	}
 	if pkt.Info.Transport == roce.TransportCNP {
+		w.observeCNP(q, &pkt)
 		return
 	}
 	if want := map[nic.QPType]roce.Transport{nic.RC: roce.TransportRC, nic.UC: roce.TransportUC, nic.UD: roce.TransportUD}; pkt.Info.Transport != want[q.typ] {
@@ -41,6 +42,7 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 		w.sendUnreliable(q, &pkt)
 		return
 	}
+	w.observeRate(q, &pkt)
 	if pkt.Info.Request {
 		w.observeRequest(q, &pkt)
 	} else {
@@ -127,6 +129,12 @@ func (w *world) observeArrival(h *host, p *packet) {
 		return
 	}
 	q := h.byQPN[pkt.BTH.DestQP()]
+	if pkt.Info.Kind == roce.KindCNP {
+		return
+	}
+	if q != nil && p.path.TOS&3 == 3 && q.congested.markedAt == 0 {
+		q.congested.markedAt = w.now
+	}
 	switch {
 	case q == nil:
 	case q.typ == nic.RC && !pkt.Info.Request:

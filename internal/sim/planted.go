@@ -38,6 +38,8 @@ var plantedNames = map[string]nic.Planted{
 	"lost-copy":              nic.PlantedLostCopy,
 	"stale-member":           nic.PlantedStaleMember,
 	"echoed-copy":            nic.PlantedEchoedCopy,
+	"cnp-flood":              nic.PlantedCNPFlood,
+	"unpaced":                nic.PlantedUnpaced,
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

@@ -42,6 +42,7 @@ type epoch struct {
 	landed    int    // sends[:landed] are known to have reached the peer's memory
 	psnCount  uint32 // PSNs of all sends together
 
+	congested   congested
 	windows     []*window
 	planned     []*work // receives not posted yet
 	recvBlocked bool    // planned waits for room in the receive queue

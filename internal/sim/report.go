@@ -17,8 +17,8 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 	}
 	line("seeds", "%d (%.0f a second)", c.Runs, float64(c.Runs)/max(wall.Seconds(), 1e-9))
 	line("packets", "%d, %d bytes, hash %016x", c.Packets, c.PacketBytes, s.Hash)
-	line("links", "%d dropped, %d lost in outages, %d corrupted, %d duplicated, %d reordered, %d delayed",
-		c.Dropped, c.Outage, c.Corrupted, c.Duplicated, c.Reordered, c.Delayed)
+	line("links", "%d dropped, %d lost in outages, %d corrupted, %d duplicated, %d reordered, %d delayed, %d marked (%d notifications)",
+		c.Dropped, c.Outage, c.Corrupted, c.Duplicated, c.Reordered, c.Delayed, c.Marked, c.CNPs)
 	var ops string
 	for op := ring.SendOpcode(0); op < ring.SendOpcode(len(c.Posted)); op++ {
 		if name := OpNames[op]; name != "" {

@@ -95,6 +95,8 @@ func (w *world) addHost(i int) {
 	if w.chance(30) {
 		cfg.Policy.Pace = nic.PacePolicy{BytesPerSecond: uint64(w.between(1e6, 1e9)), Burst: uint32(w.between(1, 200_000))}
 	}
+	w.randomCongestion(&cfg.Policy)
+	h.policy = cfg.Policy
 	h.nic = nic.New(cfg)
 	for f := range h.addrs {
 		h.nic.SetGID(f, gidOf(h, f))
@@ -177,6 +179,7 @@ func (w *world) addWires() {
 		for _, to := range w.hosts {
 			x := &wire{w: w, from: from, to: to, latency: w.nanos(500, 20_000), jitter: w.nanos(0, 3000)}
 			x.spec = w.randomSpec()
+			x.marks = w.randomMarks()
 			x.inj = fault.New(x.spec)
 			from.wires = append(from.wires, x)
 		}

@@ -24,7 +24,7 @@ func TestCleanSeeds(t *testing.T) {
 		what string
 		n    uint64
 	}{{"packets dropped", c.Dropped}, {"packets corrupted", c.Corrupted}, {"packets duplicated", c.Duplicated},
-		{"packets reordered", c.Reordered}, {"packets delayed", c.Delayed}, {"datagrams", c.PostedUD}, {"copies of multicast datagrams", c.MulticastCopies},
+		{"packets reordered", c.Reordered}, {"packets delayed", c.Delayed}, {"datagrams", c.PostedUD}, {"notifications of congestion", c.CNPs}, {"copies of multicast datagrams", c.MulticastCopies},
 		{"messages of unreliable connections", c.DeliveredUC},
 		{"RNR NAKs", c.RNRNAKs}, {"sequence NAKs", c.SequenceNAKs}, {"retransmitted packets", c.Retransmitted},
 		{"intended errors", c.Intended}, {"error completions", c.Errors}, {"flush completions", c.Flushed},

@@ -25,6 +25,7 @@ type wire struct {
 	latency  int64
 	jitter   int64
 	spec     fault.Spec
+	marks    float64 // of packets that are ECN capable: marked
 	inj      *fault.Injector
 	last     int64 // arrival of the latest packet that kept its place
 	held     []held
@@ -92,6 +93,10 @@ func (x *wire) send(path *roce.Path, data []byte) {
 func (x *wire) deliver(path *roce.Path, data []byte, d *fault.Decision) {
 	w := x.w
 	p := w.packet(path, data[:len(data)-roce.ICRCSize])
+	if path.TOS&3 != 0 && w.rng.Float64() < x.marks {
+		p.path.TOS |= 3 // congestion experienced
+		w.count.Marked++
+	}
 	if d.Duplicate {
 		w.count.Duplicated++
 		x.to.duplicated++
