@@ -142,6 +142,9 @@ const (
 	RC QPType = 2
 	UC QPType = 3
 	UD QPType = 4
+
+	XRCINI QPType = 9  // annex A14: sends
+	XRCTGT QPType = 10 // and receives
 )
 
 // State is enum ib_qp_state.

@@ -17,6 +17,9 @@ func (n *NIC) MemoryDone(now int64) {
 		if q.dead || q.req.epoch != e.epoch {
 			continue
 		}
+		if q.typ == XRCTGT {
+			q.recvCQ = e.cq // packets of other shared receive queues may have followed
+		}
 		if len(t.list.Failed) > 0 {
 			if f := t.failureOf(e); f != nil {
 				q.memoryFailed(now, e, f)

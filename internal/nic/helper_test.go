@@ -77,7 +77,13 @@ func qpInit(t fatalTB, n *NIC, typ QPType, pd *PD, send, recv *CQ, c Cap) QPInit
 		}
 		return q
 	}
-	return QPInit{Type: typ, PD: pd, SendCQ: send, RecvCQ: recv, SQ: format(sq), RQ: format(rq), Cap: c}
+	i := QPInit{Type: typ, PD: pd, SendCQ: send, RecvCQ: recv, SQ: format(sq), RQ: format(rq), Cap: c}
+	if typ == XRCTGT {
+		if i.XRCD, err = n.AllocXRCD(); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+	return i
 }
 
 func mustQP(t fatalTB, n *NIC, typ QPType, pd *PD, send, recv *CQ) *QP {
@@ -131,6 +137,10 @@ func bring(t fatalTB, q *QP, to State) {
 
 func transitionOf(typ QPType, from, to State) transition {
 	switch typ {
+	case XRCINI:
+		return iniTransitions[from][to]
+	case XRCTGT:
+		return tgtTransitions[from][to]
 	case UC:
 		return ucTransitions[from][to]
 	case UD:

@@ -69,6 +69,39 @@ var ucTransitions = anyState(map[State]map[State]transition{
 	SQE: {RTS: {optional: AttrCurState | AttrAccessFlags}},
 })
 
+// The two halves of RC (annex A14).
+var iniTransitions = anyState(map[State]map[State]transition{
+	Reset: {Init: {required: AttrPKeyIndex | AttrPort | AttrAccessFlags}},
+	Init: {
+		Init: {optional: AttrPKeyIndex | AttrPort | AttrAccessFlags},
+		RTR: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN,
+			optional: AttrAltPath | AttrAccessFlags | AttrPKeyIndex},
+	},
+	RTR: {RTS: {required: AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrSQPSN | AttrMaxRDAtomic, optional: ucToRTS}},
+	RTS: {RTS: {optional: ucToRTS}, SQD: {optional: AttrEnSQDAsyncNotify}},
+	SQD: {
+		RTS: {optional: ucToRTS},
+		SQD: {optional: AttrPort | AttrAV | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRDAtomic |
+			AttrAltPath | AttrAccessFlags | AttrPKeyIndex | AttrPathMigState},
+	},
+})
+
+var tgtTransitions = anyState(map[State]map[State]transition{
+	Reset: {Init: {required: AttrPKeyIndex | AttrPort | AttrAccessFlags}},
+	Init: {
+		Init: {optional: AttrPKeyIndex | AttrPort | AttrAccessFlags},
+		RTR: {required: AttrAV | AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMaxDestRDAtomic | AttrMinRNRTimer,
+			optional: AttrAltPath | AttrAccessFlags | AttrPKeyIndex},
+	},
+	RTR: {RTS: {required: AttrTimeout | AttrSQPSN, optional: rcToRTS}},
+	RTS: {RTS: {optional: rcToRTS}, SQD: {optional: AttrEnSQDAsyncNotify}},
+	SQD: {
+		RTS: {optional: rcToRTS},
+		SQD: {optional: AttrPort | AttrAV | AttrTimeout | AttrMaxDestRDAtomic |
+			AttrAltPath | AttrAccessFlags | AttrPKeyIndex | AttrMinRNRTimer | AttrPathMigState},
+	},
+})
+
 var udTransitions = anyState(map[State]map[State]transition{
 	Reset: {Init: {required: AttrPKeyIndex | AttrPort | AttrQKey}},
 	Init:  {Init: {optional: AttrPKeyIndex | AttrPort | AttrQKey}, RTR: {optional: AttrPKeyIndex | AttrQKey}},
@@ -148,6 +181,10 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 	}
 	table := &rcTransitions
 	switch q.typ {
+	case XRCINI:
+		table = &iniTransitions
+	case XRCTGT:
+		table = &tgtTransitions
 	case UC:
 		table = &ucTransitions
 	case UD:

@@ -30,6 +30,22 @@ UC RTS   SQD  -                                      sqdnotify
 UC SQD   RTS  -                                      cur,alt,access,mig
 UC SQD   SQD  -                                      av,alt,access,pkey,mig
 UC SQE   RTS  -                                      cur,access
+XI RESET INIT pkey,port,access                       -
+XI INIT  INIT -                                      pkey,port,access
+XI INIT  RTR  av,mtu,dqpn,rqpsn                      alt,access,pkey
+XI RTR   RTS  timeout,retry,rnr,sqpsn,maxrd          cur,alt,access,mig
+XI RTS   RTS  -                                      cur,alt,access,mig
+XI RTS   SQD  -                                      sqdnotify
+XI SQD   RTS  -                                      cur,alt,access,mig
+XI SQD   SQD  -                                      port,av,timeout,retry,rnr,maxrd,alt,access,pkey,mig
+XT RESET INIT pkey,port,access                       -
+XT INIT  INIT -                                      pkey,port,access
+XT INIT  RTR  av,mtu,dqpn,rqpsn,maxdest,minrnr       alt,access,pkey
+XT RTR   RTS  timeout,sqpsn                          cur,alt,access,minrnr,mig
+XT RTS   RTS  -                                      cur,alt,access,minrnr,mig
+XT RTS   SQD  -                                      sqdnotify
+XT SQD   RTS  -                                      cur,alt,access,minrnr,mig
+XT SQD   SQD  -                                      port,av,timeout,maxdest,alt,access,pkey,minrnr,mig
 UD RESET INIT pkey,port,qkey                         -
 UD INIT  INIT -                                      pkey,port,qkey
 UD INIT  RTR  -                                      pkey,qkey
@@ -65,7 +81,7 @@ func readTable(t *testing.T) map[step]transition {
 		return mask
 	}
 	states := map[string]State{}
-	types := map[string]QPType{"RC": RC, "UC": UC, "UD": UD}
+	types := map[string]QPType{"RC": RC, "UC": UC, "UD": UD, "XI": XRCINI, "XT": XRCTGT}
 	table := map[step]transition{}
 	for s := Reset; s <= Err; s++ {
 		states[s.String()] = s
@@ -87,7 +103,7 @@ func readTable(t *testing.T) map[step]transition {
 // missing, or one more, or to another state, it is EINVAL and nothing changes (10.3.1, 11.2.5.2).
 func TestModifyMasks(t *testing.T) {
 	table := readTable(t)
-	for _, typ := range []QPType{RC, UC, UD} {
+	for _, typ := range []QPType{RC, UC, UD, XRCINI, XRCTGT} {
 		for from := Reset; from <= Err; from++ {
 			for to := Reset; to <= Err+1; to++ {
 				tr := table[step{typ, from, to}]

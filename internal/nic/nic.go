@@ -21,6 +21,9 @@ type NIC struct {
 	pds    int
 	cqs    int
 	srqs   int
+	xrcds  int
+	xrcCQ  *CQ            // of XRC targets between messages: nothing completes there
+	xrcPD  *PD            // and nothing is in there
 	mrs    map[uint32]*MR // by the index bits of the key
 	ahs    map[uint32]*AH // by number
 	qps    map[uint32]*QP // by number

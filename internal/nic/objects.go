@@ -83,9 +83,16 @@ type QPInit struct {
 	PD             *PD
 	SendCQ, RecvCQ *CQ
 	SQ, RQ         *ring.Queue
-	SRQ            *SRQ // instead of RQ; nil: none
+	SRQ            *SRQ  // instead of RQ; nil: none
+	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
+}
+
+// A takenReceive is the work request id of a receive of a shared queue, and where it completes.
+type takenReceive struct {
+	wrid uint64
+	cq   *CQ
 }
 
 // QP is a queue pair.
@@ -96,8 +103,9 @@ type QP struct {
 	pd             *PD
 	sendCQ, recvCQ *CQ
 	sq, rq         *ring.Queue // rq is nil with srq
-	srq            *SRQ
-	taken          []uint64 // work request ids of the receives taken from srq that have not completed, oldest first
+	srq            *SRQ        // XRCTGT: of the message under way, or the last
+	xrcd           *XRCD
+	taken          []takenReceive // from srq, not completed yet, oldest first
 	cap            Cap
 	sigAll         bool
 	state          State

@@ -42,8 +42,13 @@ func (n *NIC) QueueShapes(asked Cap) (granted Cap, sq, rq ring.Geometry, err err
 // that the device does not have. EINVAL: anything else that does not fit. ENOMEM: the limit.
 func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	const op = "create queue pair"
-	if i.Type != RC && i.Type != UC && i.Type != UD {
-		return nil, refuse(EOPNOTSUPP, op, "", fmt.Sprintf("queue pair type %d is not supported, RC, UC and UD are", i.Type))
+	switch i.Type {
+	case RC, UC, UD, XRCINI, XRCTGT:
+	default:
+		return nil, refuse(EOPNOTSUPP, op, "", fmt.Sprintf("queue pair type %d is not supported; RC, UC, UD and XRC are", i.Type))
+	}
+	if err := n.prepareXRC(&i); err != nil {
+		return nil, err
 	}
 	if !i.PD.usable(n) || !i.SendCQ.usable(n) || !i.RecvCQ.usable(n) {
 		return nil, refuse(EINVAL, op, "", "no such protection domain or completion queue")
@@ -52,7 +57,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		return nil, refuse(EINVAL, op, "", overrunReason)
 	}
 	if i.SRQ != nil {
-		if !i.SRQ.usable(n) {
+		if !i.SRQ.usable(n) || i.SRQ.xrcd != nil {
 			return nil, refuse(EINVAL, op, "", "no such shared receive queue")
 		}
 		i.Cap.MaxRecvWR, i.Cap.MaxRecvSGE, i.RQ = 0, 0, nil // 10.2.9: of no meaning
@@ -61,17 +66,21 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !holds(i.SQ, sq) || i.SRQ == nil && !holds(i.RQ, rq) {
+	if i.Type != XRCTGT && (!holds(i.SQ, sq) || i.SRQ == nil && i.Type != XRCINI && !holds(i.RQ, rq)) {
 		return nil, refuse(EINVAL, op, "", "the queues are smaller than the capabilities")
 	}
 	if len(n.qps) >= n.limits.MaxQP {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
 	q := &QP{nic: n, num: n.newQPN(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
-		sq: i.SQ, rq: i.RQ, srq: i.SRQ, cap: granted, sigAll: i.SigAll}
+		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
 	if q.srq != nil {
 		q.srq.refs++
 		q.cap.MaxRecvWR = 0
+	}
+	if q.xrcd != nil {
+		q.xrcd.refs++
+		q.cap = Cap{}
 	}
 	q.setDefaults()
 	n.qps[q.num] = q
@@ -108,6 +117,10 @@ func (q *QP) Destroy() error {
 	unbindAll(q.windows)
 	q.dead = true
 	delete(q.nic.qps, q.num)
+	if q.typ == XRCTGT {
+		q.aimAt(nil)
+		q.xrcd.refs--
+	}
 	q.sendCQ.detach(q, 0)
 	q.recvCQ.detach(q, 1)
 	q.pd.refs--
@@ -128,6 +141,9 @@ func (q *QP) reset() {
 	_ = q.sq.ConsumeAll()
 	if q.srq == nil {
 		_ = q.rq.ConsumeAll()
+	}
+	if q.typ == XRCTGT {
+		q.aimAt(nil)
 	}
 	q.taken = q.taken[:0] // 10.2.9: what was taken from a shared queue is gone with the rest
 	q.setDefaults()

@@ -15,7 +15,7 @@ func (q *QP) Query() (Attr, InitInfo) {
 	a.State, a.CurState = q.state, q.state
 	a.Cap = q.cap
 	a.AH.IsGlobal, a.AltAH.IsGlobal = true, true
-	if q.typ == RC && q.state >= RTR {
+	if q.reliable() && q.state >= RTR {
 		a.RQPSN = uint32(q.resp.expected)
 	}
 	if q.req.started {

@@ -17,6 +17,7 @@ type effect struct {
 	kind  effectKind
 	epoch uint32 // of the queue pair: an effect of an earlier life is void
 
+	cq            *CQ   // XRC: where receives completed when it was made
 	segs, atomics int32 // the list's lengths behind this effect's transfers
 
 	send      bool // responder: the packet is of a SEND: recvWQE wrid is in use
@@ -56,7 +57,7 @@ const (
 // effect appends an effect of q behind the transfers so far. The pointer is valid until the next.
 func (q *QP) effect(kind effectKind) *effect {
 	t := &q.nic.transport
-	t.effects = append(t.effects, effect{q: q, kind: kind, epoch: q.req.epoch,
+	t.effects = append(t.effects, effect{q: q, kind: kind, epoch: q.req.epoch, cq: q.recvCQ,
 		segs: int32(len(t.list.Segs)), atomics: int32(len(t.list.Atomics))})
 	return &t.effects[len(t.effects)-1]
 }
@@ -166,6 +167,11 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 		return p.Info.Transport == roce.TransportUD && !rx.Path.Dst.IsMulticast() // those go to multicastQPN
 	case UC:
 		want = roce.TransportUC
+	case XRCINI, XRCTGT:
+		want = roce.TransportXRC
+		if p.Info.Request != (q.typ == XRCTGT) {
+			return false
+		}
 	}
 	return p.Info.Transport == want && rx.Path.Src == q.path.Dst && rx.Path.Dst == q.path.Src
 }

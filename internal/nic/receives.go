@@ -29,7 +29,7 @@ func (q *QP) takeLoaded(wrid uint64) {
 		return
 	}
 	if q.srq.take() == nil {
-		q.taken = append(q.taken, wrid)
+		q.taken = append(q.taken, takenReceive{wrid, q.recvCQ})
 	}
 }
 
@@ -58,8 +58,8 @@ func (q *QP) receivePD() *PD {
 // flushTaken flushes the receives that the queue pair has taken from a shared queue, and says that no
 // other will complete here (11.6.3.4).
 func (q *QP) flushTaken() {
-	for _, wrid := range q.taken {
-		q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: ring.StatusWRFlushErr, Opcode: ring.WCRecv, QPN: q.num}, false)
+	for _, t := range q.taken {
+		q.nic.pushCQE(t.cq, &ring.CQE{WRID: t.wrid, Status: ring.StatusWRFlushErr, Opcode: ring.WCRecv, QPN: q.num}, false)
 	}
 	q.taken = q.taken[:0]
 	if q.nic.planted != PlantedLostLastWQE {

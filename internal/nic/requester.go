@@ -71,6 +71,7 @@ type sendRequest struct {
 	swap    uint64
 	length  uint32
 	packets uint32
+	srq     uint32 // XRC: the peer's shared receive queue
 	piece   uint32 // READ: packets that one request asks for, 0 until the first is sent
 	first   roce.PSN
 	ssn     uint32
@@ -186,7 +187,7 @@ func (q *QP) fetch(now int64) bool {
 
 func (w *sendRequest) copyFrom(s *ring.SendWQE) {
 	*w = sendRequest{wrid: s.WRID, op: s.Opcode, flags: s.Flags, imm: s.Imm, rkey: s.RKey, raddr: s.RemoteAddr,
-		compare: s.CompareAdd, swap: s.Swap, bind: s.Bind, flush: s.Flush, ahNum: s.AHNum, qpn: s.RemoteQPN, qkey: s.RemoteQKey,
+		srq: s.RemoteSRQ, compare: s.CompareAdd, swap: s.Swap, bind: s.Bind, flush: s.Flush, ahNum: s.AHNum, qpn: s.RemoteQPN, qkey: s.RemoteQKey,
 		sge: append(w.sge[:0], s.SGE[:s.NumSGE]...), inline: append(w.inline[:0], s.Inline[:s.InlineLen]...)}
 	if s.Flags&ring.SendInline != 0 {
 		w.length = uint32(s.InlineLen)
@@ -230,7 +231,9 @@ func (q *QP) allowsOpcode(op ring.SendOpcode) bool {
 		return true
 	case ring.OpWrite, ring.OpWriteImm, ring.OpBindMW, ring.OpLocalInv:
 		return q.typ != UD
-	case ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd, ring.OpSendInv, ring.OpAtomicWrite, ring.OpFlush:
+	case ring.OpRead, ring.OpCompareSwap, ring.OpFetchAdd, ring.OpSendInv:
+		return q.reliable()
+	case ring.OpAtomicWrite, ring.OpFlush:
 		return q.typ == RC
 	}
 	return false
@@ -341,7 +344,7 @@ func (q *QP) failOldest(now int64, status ring.Status) {
 			r.acked = r.head
 		}
 	}
-	if q.typ != RC && (q.state == RTS || q.state == SQD) {
+	if !q.reliable() && (q.state == RTS || q.state == SQD) {
 		q.state, q.attr.SQDraining = SQE, false // 10.3.1.6: the receive queue goes on
 		q.flushSends()
 		return

@@ -392,7 +392,7 @@ func (q *QP) deadline() int64 {
 	if q.typ == UC {
 		return q.pace.until
 	}
-	if q.typ != RC || r.nxt == r.una || r.failing {
+	if !q.reliable() || r.nxt == r.una || r.failing {
 		return d
 	}
 	t := q.ackTimeoutNanos()
@@ -436,7 +436,7 @@ func (q *QP) expire(now int64) {
 		}
 		return
 	}
-	if q.typ != RC || r.nxt == r.una || r.failing {
+	if !q.reliable() || r.nxt == r.una || r.failing {
 		return
 	}
 	t := q.ackTimeoutNanos()

@@ -222,9 +222,7 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 	case i == w.packets-1:
 		op = set.last
 	}
-	if q.typ == UC {
-		op += roce.UCSendFirst - roce.RCSendFirst // the same operations, of another transport
-	}
+	op = q.opcode(op)
 	payload := uint32(0)
 	if !w.answered() || w.op == ring.OpAtomicWrite {
 		payload = min(q.mtu, w.length-off)
@@ -238,8 +236,11 @@ func (q *QP) buildRequest(tx *Tx, w *sendRequest, psn roce.PSN, n uint32) []byte
 	if info.Ends() && w.usesReceive() && w.flags&ring.SendSolicited != 0 {
 		b.SetSolicited(true)
 	}
-	if q.typ == RC && info.Ends() && (q.sigAll || w.flags&ring.SendSignaled != 0) {
+	if q.reliable() && info.Ends() && (q.sigAll || w.flags&ring.SendSignaled != 0) {
 		b.SetAckReq(true)
+	}
+	if info.HasXRCETH {
+		info.XRCETH(pkt).Encode(&roce.XRCETHFields{SRQ: w.srq})
 	}
 	switch {
 	case info.HasAtomicETH:

@@ -108,10 +108,16 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		return
 	case d < 0:
 		q.nic.stats.Duplicates++
+		if q.typ == XRCTGT && !q.aimAgain(p) {
+			return
+		}
 		q.receiveDuplicate(p, psn)
 		return
 	}
 	r.nakSent = false
+	if q.typ == XRCTGT && !q.aim(p) {
+		return
+	}
 	if !q.opcodeFits(p) {
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return

@@ -134,7 +134,7 @@ func (r *responder) popResponse() {
 
 // creditCode encodes the receives that are posted and not used (9.7.7.2.2).
 func (q *QP) creditCode() uint8 {
-	if q.srq != nil {
+	if q.srq != nil || q.typ == XRCTGT {
 		return roce.CreditsUnlimited // 9.7.7.2: receives that others may take are no credits
 	}
 	return roce.CreditCode(int(q.rq.Pending()))
@@ -152,6 +152,7 @@ func (q *QP) sendReadResponse(tx *Tx, p *response) (n uint32, ok bool) {
 	case last:
 		op = roce.RCReadResponseLast
 	}
+	op = q.opcode(op)
 	info := op.Info()
 	pkt := tx.packet(q, &q.path, q.local, info.HeaderLen, int(n))
 	if pkt == nil {
@@ -171,24 +172,26 @@ func (q *QP) sendReadResponse(tx *Tx, p *response) (n uint32, ok bool) {
 }
 
 func (q *QP) sendAtomicAck(tx *Tx, p *response) bool {
-	info := roce.RCAtomicAck.Info()
+	op := q.opcode(roce.RCAtomicAck)
+	info := op.Info()
 	pkt := tx.packet(q, &q.path, q.local, info.HeaderLen, 0)
 	if pkt == nil {
 		return false
 	}
-	q.putBTH(pkt, roce.RCAtomicAck, p.psn, 0)
+	q.putBTH(pkt, op, p.psn, 0)
 	info.AETH(pkt).Encode(&roce.AETHFields{Syndrome: roce.ACKSyndrome(q.creditCode()), MSN: p.msn})
 	info.AtomicAckETH(pkt).Encode(&roce.AtomicAckETHFields{Orig: p.value})
 	return true
 }
 
 func (q *QP) sendAck(tx *Tx, psn roce.PSN, s roce.Syndrome) bool {
-	info := roce.RCAck.Info()
+	op := q.opcode(roce.RCAck)
+	info := op.Info()
 	pkt := tx.packet(q, &q.path, q.local, info.HeaderLen, 0)
 	if pkt == nil {
 		return false
 	}
-	q.putBTH(pkt, roce.RCAck, psn, 0)
+	q.putBTH(pkt, op, psn, 0)
 	info.AETH(pkt).Encode(&roce.AETHFields{Syndrome: s, MSN: q.resp.msn})
 	return true
 }

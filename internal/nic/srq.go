@@ -18,6 +18,10 @@ type SRQ struct {
 	refs   int    // queue pairs
 	dead   bool
 	Owner  any // the device service's: where its events go
+
+	xrcd *XRCD // nil: not of XRC
+	num  uint32
+	cq   *CQ
 }
 
 // SRQAttr is struct ib_srq_attr.
@@ -75,6 +79,7 @@ func (s *SRQ) Destroy() error {
 		return refuse(EBUSY, op, "", "queue pairs use it: destroy them first")
 	}
 	s.dead = true
+	s.leaveXRC()
 	s.pd.refs--
 	s.nic.srqs--
 	return nil

@@ -65,7 +65,7 @@ func (q *QP) transmit(now int64, tx *Tx) (more, full bool) {
 	default:
 		return false, false
 	}
-	if q.typ != RC {
+	if !q.reliable() {
 		switch {
 		case q.state != RTS && q.state != SQD:
 			return false, false
@@ -104,7 +104,7 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 				tx.Packets[k].Dead = true // nothing of this queue pair was read behind it
 			}
 		}
-		if q := n.lookupQP(f.Lane); q != nil && q.typ == RC {
+		if q := n.lookupQP(f.Lane); q != nil && q.reliable() {
 			q.gatherFailed(now, roce.BTH(tx.Packets[first].Data))
 		}
 	}

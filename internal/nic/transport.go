@@ -167,8 +167,8 @@ func (q *QP) transportToRTS(now int64) {
 		q.startRequester()
 	}
 	r := &q.req
-	r.stopped = false // SQE has flushed the request that stopped the queue
-	if q.typ != RC {  // and those behind it, whose PSNs are left out
+	r.stopped = false  // SQE has flushed the request that stopped the queue
+	if !q.reliable() { // and those behind it, whose PSNs are left out
 		r.una, r.nxt, r.max = r.end, r.end, r.end
 	}
 	q.sizeReads() // more may be allowed than before SQD, where all has completed (11.2.5.2)

@@ -243,6 +243,6 @@ func (q *QP) landingLost(now int64, e *effect) {
 		r.recvPos = q.rq.Position()
 	}
 	for len(q.taken) > 0 { // class E, as in dropMessage
-		q.completeReceiveWith(q.taken[0], ring.StatusRemInvReqErr)
+		q.completeReceiveWith(q.taken[0].wrid, ring.StatusRemInvReqErr)
 	}
 }

@@ -84,6 +84,7 @@ type SendWQE struct {
 
 	RemoteAddr uint64 // write, read, atomics
 	RKey       uint32
+	RemoteSRQ  uint32 // XRC: in a word that is reserved for all others
 	CompareAdd uint64
 	Swap       uint64
 
@@ -170,10 +171,10 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 		w.RemoteAddr = le.Uint64(e[swUnion:])
 		w.CompareAdd = le.Uint64(e[swAtCmp:])
 		w.Swap = le.Uint64(e[swAtSwap:])
-		w.RKey = le.Uint32(e[swAtRkey:])
+		w.RKey, w.RemoteSRQ = le.Uint32(e[swAtRkey:]), le.Uint32(e[swAtRkey+4:])&0xffffff
 	default:
 		w.RemoteAddr = le.Uint64(e[swUnion:])
-		w.RKey = le.Uint32(e[swRDMARkey:])
+		w.RKey, w.RemoteSRQ = le.Uint32(e[swRDMARkey:]), le.Uint32(e[swRDMARkey+4:])&0xffffff
 	}
 	room := len(e) - SendWQESize
 	w.InlineLen, w.NumSGE = 0, 0
@@ -268,9 +269,11 @@ func (q *Queue) StoreSend(pos uint32, w *SendWQE, ud bool) {
 		le.PutUint64(e[swAtCmp:], w.CompareAdd)
 		le.PutUint64(e[swAtSwap:], w.Swap)
 		le.PutUint32(e[swAtRkey:], w.RKey)
+		le.PutUint32(e[swAtRkey+4:], w.RemoteSRQ)
 	default:
 		le.PutUint64(e[swUnion:], w.RemoteAddr)
 		le.PutUint32(e[swRDMARkey:], w.RKey)
+		le.PutUint32(e[swRDMARkey+4:], w.RemoteSRQ)
 	}
 	if w.Flags&SendInline != 0 {
 		copy(e[swSGE:], w.Inline[:w.InlineLen])
