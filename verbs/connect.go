@@ -46,11 +46,11 @@ func (q *QP) Init(access Access) error {
 	return q.Modify(a, nic.AttrState|nic.AttrPort|nic.AttrPKeyIndex|nic.AttrAccessFlags)
 }
 
-// Connect takes an RC or UC queue pair from RESET or INIT to RTS, connected to the peer, which must be of the
-// same type.
+// Connect takes an RC, UC or XRC queue pair from RESET or INIT to RTS, connected to the peer, which must be of the
+// same type; of XRC, one is XRCINI and the other XRCTGT.
 func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
-	if q.typ != RC && q.typ != UC {
-		return fmt.Errorf("connect QP %#x: it is not of type RC or UC: %w", q.Num(), ErrInvalid)
+	if q.typ == UD {
+		return fmt.Errorf("connect QP %#x: it is of type UD, which has no connection: %w", q.Num(), ErrInvalid)
 	}
 	if o.Access == 0 {
 		o.Access = AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
@@ -72,20 +72,14 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	rtr := &Attr{State: nic.RTR, PathMTU: code, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: pick(o.RDAtomic, 16),
 		MinRNRTimer: pick(o.RNRTimer, 12), AccessFlags: o.Access,
 		AH: AHAttr{DGID: peer.GID, SGIDIndex: uint8(o.GIDIndex), HopLimit: pick(o.HopLimit, 64), TrafficClass: o.Class, IsGlobal: true, Port: 1}}
+	toRTR, toRTS := connectMasks(q.typ)
 	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | nic.AttrAccessFlags
-	if q.typ == RC {
-		mask |= nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
-	}
-	if err := q.Modify(rtr, mask); err != nil {
+	if err := q.Modify(rtr, mask|toRTR); err != nil {
 		return err
 	}
 	rts := &Attr{State: nic.RTS, Timeout: pick(o.Timeout, 14), RetryCnt: pick(o.RetryCount, 7), RNRRetry: pick(o.RNRRetry, 7),
 		SQPSN: o.PSN, MaxRDAtomic: pick(o.RDAtomic, 16)}
-	mask = nic.AttrState | nic.AttrSQPSN
-	if q.typ == RC {
-		mask |= nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic
-	}
-	return q.Modify(rts, mask)
+	return q.Modify(rts, nic.AttrState|nic.AttrSQPSN|toRTS)
 }
 
 // Local is the queue pair's own endpoint, for the peer: the address of GID index gidIndex, and psn.

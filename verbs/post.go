@@ -54,6 +54,7 @@ type SendWR struct {
 	AH         *AH    // UD
 	RemoteQPN  uint32
 	RemoteQKey uint32
+	RemoteSRQ  uint32 // XRCINI: SRQ.Num of the peer's
 }
 
 // RecvWR is a receive work request.
@@ -87,6 +88,9 @@ func (q *QP) PostSend(wrs ...*SendWR) (n int, err error) {
 }
 
 func (q *QP) postSend(wr *SendWR) error {
+	if q.sq == nil {
+		return fmt.Errorf("post to QP %#x: an XRC target sends nothing: %w", q.Num(), ErrInvalid)
+	}
 	if q.sq.Free() == 0 {
 		return ErrQueueFull
 	}
@@ -104,7 +108,7 @@ func (q *QP) postSend(wr *SendWR) error {
 		w.Flush = wr.Flush.toRing()
 	}
 	w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap
-	w.RemoteQPN, w.RemoteQKey, w.AHNum = wr.RemoteQPN, wr.RemoteQKey, 0
+	w.RemoteQPN, w.RemoteQKey, w.RemoteSRQ, w.AHNum = wr.RemoteQPN, wr.RemoteQKey, wr.RemoteSRQ, 0
 	if q.typ == UD {
 		if wr.AH == nil {
 			return fmt.Errorf("post to QP %#x: a UD work request needs an address handle: %w", q.Num(), ErrInvalid)

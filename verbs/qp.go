@@ -17,6 +17,9 @@ const (
 	RC = nic.RC // reliable connection
 	UC = nic.UC // unreliable connection: what is lost on the way stays lost, message by message
 	UD = nic.UD // unreliable datagram
+
+	XRCINI = nic.XRCINI // XRC, the sending side: see XRCD
+	XRCTGT = nic.XRCTGT // XRC, the receiving side: see XRCD.CreateTarget
 )
 
 // QPConfig says how a queue pair is created. Zero fields mean the defaults in brackets.
@@ -64,6 +67,12 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if cfg.Type == 0 {
 		cfg.Type = RC
 	}
+	if cfg.Type == XRCTGT {
+		return nil, fmt.Errorf("create queue pair: XRC targets are made by XRCD.CreateTarget: %w", ErrInvalid)
+	}
+	if cfg.Type == XRCINI {
+		cfg.RecvCQ, cfg.MaxRecv, cfg.MaxRecvSGE = cfg.SendCQ, 1, 1 // it receives nothing
+	}
 	if cfg.SendCQ == nil || cfg.RecvCQ == nil {
 		return nil, fmt.Errorf("create queue pair: a send and a receive completion queue are needed: %w", ErrInvalid)
 	}
@@ -93,6 +102,9 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q}
 	if cfg.SRQ != nil {
 		init.SRQ = cfg.SRQ.srq
+	} else if cfg.Type == XRCINI {
+		caps.MaxRecvWR, caps.MaxRecvSGE = 0, 0
+		init.Cap, q.cap = caps, caps
 	} else if init.RQ, q.rq, err = newRing(caps.MaxRecvWR, recvElement(int(caps.MaxRecvSGE))); err != nil {
 		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
 	}

@@ -11,8 +11,10 @@ import (
 
 // SRQConfig says how a shared receive queue is created. Zero fields mean the defaults in brackets.
 type SRQConfig struct {
-	MaxRecv    int // receives [128]
-	MaxRecvSGE int // scatter/gather entries of one [1], 32 at most
+	MaxRecv    int   // receives [128]
+	MaxRecvSGE int   // scatter/gather entries of one [1], 32 at most
+	XRCD       *XRCD // with CQ: a shared receive queue of XRC
+	CQ         *CQ   // XRC: where its receives complete
 }
 
 // SRQ is a shared receive queue: receives for all queue pairs that are created with it (InfiniBand vol. 1,
@@ -52,8 +54,12 @@ func (p *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 		return nil, fmt.Errorf("create shared receive queue: %v: %w", err, ErrInvalid)
 	}
 	s := &SRQ{lifetime: lifetime{ctx: p.ctx}, maxSGE: cfg.MaxRecvSGE, rq: rq}
-	s.srq, err = p.ctx.ctx.CreateSRQ(device.SRQInit{PD: p.pd, Ring: nicRQ, Cookie: s,
-		Attr: nic.SRQAttr{MaxWR: uint32(cfg.MaxRecv), MaxSGE: uint32(cfg.MaxRecvSGE)}})
+	init := device.SRQInit{PD: p.pd, Ring: nicRQ, Cookie: s,
+		Attr: nic.SRQAttr{MaxWR: uint32(cfg.MaxRecv), MaxSGE: uint32(cfg.MaxRecvSGE)}}
+	if err := cfg.xrc(p, &init); err != nil {
+		return nil, err
+	}
+	s.srq, err = p.ctx.ctx.CreateSRQ(init)
 	if err != nil {
 		return nil, err
 	}

@@ -42,6 +42,7 @@ type Context struct {
 	ahs     map[*AH]struct{}
 	qps     map[*QP]struct{}
 	srqs    map[*SRQ]struct{}
+	xrcds   map[*XRCD]struct{}
 	sources []engine.Doorbells
 
 	byHandle map[uint32]*QP // guarded by the unit
@@ -50,7 +51,7 @@ type Context struct {
 // Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
-		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, byHandle: map[uint32]*QP{}}
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
 	c.closed = d.closed
 	if !d.closed {
@@ -135,10 +136,14 @@ func (c *Context) Close() {
 		for p := range c.pds {
 			_ = p.core.Dealloc()
 		}
+		for d := range c.xrcds {
+			_ = d.core.Dealloc()
+		}
 		clear(c.byHandle)
 	})
 	clear(c.qps)
 	clear(c.srqs)
+	clear(c.xrcds)
 	clear(c.ahs)
 	clear(c.mws)
 	clear(c.mrs)
@@ -150,13 +155,13 @@ func (c *Context) Close() {
 }
 
 // Objects tells how many objects of each kind the context owns.
-type Objects struct{ PDs, MRs, CQs, AHs, QPs, SRQs, MWs int }
+type Objects struct{ PDs, MRs, CQs, AHs, QPs, SRQs, MWs, XRCDs int }
 
 // Objects counts what the context owns.
 func (c *Context) Objects() Objects {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps), len(c.srqs), len(c.mws)}
+	return Objects{len(c.pds), len(c.mrs), len(c.cqs), len(c.ahs), len(c.qps), len(c.srqs), len(c.mws), len(c.xrcds)}
 }
 
 // PD is a protection domain.
@@ -320,6 +325,7 @@ type QPInit struct {
 	SendCQ, RecvCQ *CQ
 	SQ, RQ         *ring.Queue // the NIC's views; the NIC is the consumer
 	SRQ            *SRQ        // instead of RQ; nil: none
+	XRCD           *XRCD       // of an XRC target, which has no other of these objects
 	Cap            nic.Cap
 	SigAll         bool
 	Handle         uint32 // in the context's doorbell log; 0: none
@@ -338,8 +344,7 @@ type QP struct {
 func (c *Context) CreateQP(i QPInit) (*QP, error) {
 	q := &QP{ctx: c, handle: i.Handle, Cookie: i.Cookie}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
-		q.core, err = core.CreateQP(nic.QPInit{Type: i.Type, PD: i.PD.core, SendCQ: i.SendCQ.core, RecvCQ: i.RecvCQ.core,
-			SQ: i.SQ, RQ: i.RQ, SRQ: i.SRQ.coreOf(), Cap: i.Cap, SigAll: i.SigAll})
+		q.core, err = core.CreateQP(i.coreInit())
 		if err == nil {
 			q.core.Owner = q
 			c.qps[q] = struct{}{}

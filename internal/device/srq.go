@@ -10,6 +10,8 @@ type SRQInit struct {
 	PD     *PD
 	Ring   *ring.Queue // the NIC's view; the NIC is the consumer
 	Attr   nic.SRQAttr // without the limit: that is armed by Modify
+	XRCD   *XRCD       // with CQ: one of XRC; nil: none
+	CQ     *CQ         // XRC: where receives complete
 	Cookie any
 }
 
@@ -24,7 +26,12 @@ type SRQ struct {
 func (c *Context) CreateSRQ(i SRQInit) (*SRQ, error) {
 	s := &SRQ{ctx: c, Cookie: i.Cookie}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
-		if s.core, err = core.CreateSRQ(i.PD.core, i.Ring, i.Attr); err == nil {
+		if i.XRCD != nil && i.CQ != nil {
+			s.core, err = core.CreateXRCSRQ(i.PD.core, i.XRCD.core, i.CQ.core, i.Ring, i.Attr)
+		} else {
+			s.core, err = core.CreateSRQ(i.PD.core, i.Ring, i.Attr)
+		}
+		if err == nil {
 			s.core.Owner = s
 			c.srqs[s] = struct{}{}
 		}
