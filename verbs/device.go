@@ -20,7 +20,22 @@ type DeviceConfig struct {
 	MTU       int          // path MTU in bytes: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry
 	Seed      uint64       // for keys and queue pair numbers; 0: random
 	Local     bool         // no sockets: only queue pairs of this NIC reach each other
+
+	Congestion Congestion  // how RC queue pairs react to congestion. Default CongestionWindow
+	DCQCN      DCQCNPolicy // of CongestionDCQCN; zero fields mean the published values
 }
+
+// Congestion says how RC queue pairs react to congestion of the network.
+type Congestion = nic.Congestion
+
+// Policies of congestion.
+const (
+	CongestionWindow = nic.CongestionWindow // windows that follow what is acknowledged and what is lost
+	CongestionDCQCN  = nic.CongestionDCQCN  // and a rate that follows the network's marks (ECN): see DCQCNPolicy
+)
+
+// DCQCNPolicy are the parameters of DCQCN.
+type DCQCNPolicy = nic.DCQCNPolicy
 
 // Device is a NIC.
 type Device struct {
@@ -34,7 +49,7 @@ type Device struct {
 // NewDevice makes a NIC and starts it. It fails if UDP port 4791 of an address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
 	return newDevice(device.Config{Name: cfg.Name, Interface: cfg.Interface, Addrs: cfg.Addrs, MTU: cfg.MTU,
-		Seed: cfg.Seed, Local: cfg.Local})
+		Seed: cfg.Seed, Local: cfg.Local, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}})
 }
 
 func newDevice(cfg device.Config) (*Device, error) {

@@ -40,6 +40,7 @@ type PerfCmd struct {
 	JSON       bool          `help:"Print one JSON object a measurement."`
 	Counters   bool          `help:"Print the counters of the NICs on standard error at the end."`
 	Stages     bool          `help:"Say where the latency lies, from posting to seeing the completion (write-lat and send-lat, with --loopback)."`
+	Congestion string        `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
 	NoResend   bool          `name:"no-early-resend" help:"Leave lost packets to NAKs and the local ACK timer."`
 	CPUProfile string        `name:"cpuprofile" hidden:"" type:"path" help:"Write a profile of the processor's time, for go tool pprof."`
 	Buffer     int           `name:"socket-buffer" help:"Receive socket buffer in bytes (default: as much as allowed)."`
@@ -54,7 +55,7 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
 		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
-		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, Buffer: c.Buffer, Counters: c.Counters,
+		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
 		Stages: c.Stages}
 	if c.IPv4 && c.IPv6 {
 		return fmt.Errorf("%w: -4 and -6 exclude each other", perf.ErrUsage)

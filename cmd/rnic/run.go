@@ -17,18 +17,19 @@ import (
 
 // RunCmd is rnic run.
 type RunCmd struct {
-	Name      string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
-	Addr      []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
-	Interface string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
-	MTU       int      `placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry."`
-	Fault     []string `placeholder:"SPEC" sep:"none" help:"Plant faults into what the NIC sends, as drop=1%,seed=7; recv:SPEC for what it receives."`
-	Capture   string   `placeholder:"FILE" type:"path" help:"Write every packet to this pcapng file."`
-	Seed      uint64   `placeholder:"N" help:"Seed of keys and queue pair numbers. Default: random."`
-	Nice      bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
-	Verbose   bool     `short:"v" help:"Say on standard error why commands of the program failed."`
-	Trace     string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
-	Profile   string   `hidden:"" placeholder:"FILE" type:"path" help:"Write a CPU profile of the NIC to this file."`
-	NoIoctl   bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
+	Name       string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
+	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
+	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
+	MTU        int      `placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry."`
+	Fault      []string `placeholder:"SPEC" sep:"none" help:"Plant faults into what the NIC sends, as drop=1%,seed=7; recv:SPEC for what it receives."`
+	Capture    string   `placeholder:"FILE" type:"path" help:"Write every packet to this pcapng file."`
+	Seed       uint64   `placeholder:"N" help:"Seed of keys and queue pair numbers. Default: random."`
+	Congestion string   `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
+	Nice       bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
+	Verbose    bool     `short:"v" help:"Say on standard error why commands of the program failed."`
+	Trace      string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
+	Profile    string   `hidden:"" placeholder:"FILE" type:"path" help:"Write a CPU profile of the NIC to this file."`
+	NoIoctl    bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
 
 	Command []string `arg:"" passthrough:"" help:"The program and its arguments."`
 }
@@ -42,7 +43,7 @@ type runConfig struct {
 	RecvFault               *fault.Spec
 	Capture, Trace, Profile string
 	Seed                    uint64
-	Verbose, NoIoctl        bool
+	Verbose, NoIoctl, DCQCN bool
 }
 
 // fewCores is the number of cores up to which the program starts at a nice value: with two programs that poll there,
@@ -98,7 +99,7 @@ func (r *RunCmd) command() []string {
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
 	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
-		Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl}
+		Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, DCQCN: r.Congestion == "dcqcn"}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
 	}

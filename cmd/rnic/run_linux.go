@@ -7,13 +7,18 @@ import (
 	"strings"
 
 	"rnic/internal/device"
+	"rnic/internal/nic"
 	"rnic/internal/sandbox"
 	"rnic/internal/uverbs"
 )
 
 // supervise makes the NIC and serves the program's calls until it has ended.
 func supervise(s *sandbox.Supervisor, c *runConfig) error {
-	dev, err := device.New(device.Config{Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Seed: c.Seed,
+	var policy nic.Policy
+	if c.DCQCN {
+		policy.Congestion = nic.CongestionDCQCN
+	}
+	dev, err := device.New(device.Config{Policy: policy, Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Seed: c.Seed,
 		SendFault: c.SendFault, RecvFault: c.RecvFault, Capture: c.Capture})
 	if err != nil {
 		return err

@@ -73,6 +73,7 @@ type Options struct {
 	JSON       bool
 	Process    bool // the target buffer lives in a child process
 	NoEarly    bool // early resend off
+	DCQCN      bool // send at a rate that follows the network's marks
 	Buffer     int  // receive socket bytes
 	Counters   bool // print the NICs' counters at the end
 	Stages     bool // say where the latency lies
@@ -214,6 +215,9 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
 		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
 		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
+	if o.DCQCN {
+		cfg.Policy.Congestion = nic.CongestionDCQCN
+	}
 	if side == 1 && o.Loopback {
 		cfg.Capture = "" // one capture shows everything
 	}
