@@ -137,7 +137,7 @@ func TestErrorsOfCommands(t *testing.T) {
 		"too many requests":      {config(func(c *verbs.QPConfig) { c.MaxSend = 1 << 20 }), verbs.ErrInvalid},
 		"too many entries of QP": {config(func(c *verbs.QPConfig) { c.MaxRecvSGE = 33 }), verbs.ErrInvalid},
 		"too much inline":        {config(func(c *verbs.QPConfig) { c.MaxInline = 513 }), verbs.ErrInvalid},
-		"unknown type":           {config(func(c *verbs.QPConfig) { c.Type = 9 }), verbs.ErrNotSupported},
+		"unknown type":           {config(func(c *verbs.QPConfig) { c.Type = 8 }), verbs.ErrNotSupported},
 		"PD in use":              {s.pd.Close(), verbs.ErrBusy},
 		"CQ in use":              {s.cq.Close(), verbs.ErrBusy},
 		"state":                  {s.qp.Modify(&verbs.Attr{State: verbs.StateRTS}, verbs.AttrState), verbs.ErrInvalid},
