@@ -212,3 +212,12 @@ func ExampleMR_Rereg() {
 	// success there
 	// remote access error
 }
+
+func ExampleQP_Info() {
+	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
+	defer dev.Close()
+	s := newSide(dev, verbs.QPConfig{Type: verbs.UD, MaxSend: 100, MaxInline: 64, SignalAll: true})
+	i := get(s.qp.Info())
+	fmt.Println(i.Type == verbs.UD, i.Cap.MaxSendWR >= 100, i.Cap.MaxInline >= 64, i.SigAll)
+	// Output: true true true true
+}

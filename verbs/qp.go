@@ -173,6 +173,19 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	return q.qp.Modify(a, mask)
 }
 
+// QPInfo is what a queue pair was created with: the capabilities that it was granted, without receives if it
+// shares them, its type, and whether every send completes visibly.
+type QPInfo = nic.InitInfo
+
+// Info returns what the queue pair was created with (the second half of ibv_query_qp).
+func (q *QP) Info() (QPInfo, error) {
+	if err := q.use("query queue pair"); err != nil {
+		return QPInfo{}, err
+	}
+	_, i, err := q.qp.Query()
+	return i, err
+}
+
 // Query returns the attributes.
 func (q *QP) Query() (Attr, error) {
 	if err := q.use("query queue pair"); err != nil {

@@ -62,11 +62,14 @@ func unpack(from, to string) error {
 }
 
 // Verbs that no other stock program uses, by the tests of rdma-core itself: memory windows of both types,
-// bound, invalidated by either side and deallocated (InfiniBand vol. 1, 10.6.7), and ATOMIC WRITE (annex A19).
+// bound, invalidated by either side and deallocated (InfiniBand vol. 1, 10.6.7), ATOMIC WRITE (annex A19), and
+// completion queues that are resized, extended, and waited for (11.2.8).
 func TestPyverbs(t *testing.T) {
 	runner := pyverbs(t)
 	tests := []string{"tests.test_mr.MWTest", "tests.test_qpex.QpExTestCase.test_qp_ex_rc_bind_mw",
-		"tests.test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write", "tests.test_device.DeviceTest"}
+		"tests.test_qpex.QpExTestCase.test_qp_ex_rc_atomic_write", "tests.test_device.DeviceTest",
+		"tests.test_cq", "tests.test_cq_events", "tests.test_cqex.CQEXAPITest", "tests.test_cqex.CqExTestCase.test_rc_traffic_cq_ex",
+		"tests.test_cqex.CqExTestCase.test_ud_traffic_cq_ex", "tests.test_mr.MRTest.test_reg_mr_bad_flags"}
 	out, code := run(t, append([]string{"--", python, "-B", runner, "--dev", "rxe0", "--gid", "0", "-v"}, tests...)...)
 	if code != 0 || !regexp.MustCompile(`(?m)^Ran \d\d+ tests in `).MatchString(out) || strings.Contains(out, "skipped") {
 		t.Errorf("exit code %d, or something was skipped\n%s", code, out)
