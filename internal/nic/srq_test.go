@@ -412,3 +412,45 @@ func TestSharedQueueOfNonsense(t *testing.T) {
 	w.run(second)
 	to[1].want(t, "2:success")
 }
+
+// 9.8.2: an unreliable connection takes from the shared queue too. It cannot give back what a message that
+// breaks off had taken: that completes with an error, and the queue pair goes on.
+func TestSharedReceivesOfAnUnreliableConnection(t *testing.T) {
+	w := newWire(t, Config{}, Config{})
+	p := w.hosts[1].newPool(w.hosts[1].pd, SRQAttr{MaxWR: 31, MaxSGE: 1})
+	a, b := w.hosts[0].newEnd(UC, testCap, 63), w.hosts[1].newShared(UC, p)
+	a.to(RTS, defaultAttr(), b)
+	b.to(RTS, defaultAttr(), a)
+	for i := range 3 {
+		p.recv(uint64(i), b.sge(i*8192, 8192))
+	}
+	broken := 0
+	w.drop = func(f frame) bool {
+		if f.op == roce.UCSendLast {
+			broken++
+		}
+		return f.op == roce.UCSendLast && broken == 1
+	}
+	for i := range 3 {
+		a.post(wr(uint64(i), ring.OpSend, a.sge(i*8192, 3000)))
+		w.run(second)
+	}
+	a.want(t, "0:success", "1:success", "2:success")
+	b.want(t, "0:remote invalid request error", "1:success", "2:success")
+	if b.q.State() != RTS || string(b.bytes(8192, 3000)) != string(a.bytes(8192, 3000)) {
+		t.Errorf("the queue pair is in %v, or the message is not there", b.q.State())
+	}
+	a.post(wr(3, ring.OpSend, a.sge(0, 100))) // into an empty queue: lost
+	w.run(second)
+	p.recv(3, b.sge(0, 100))
+	a.post(remote(wr(4, ring.OpWriteImm, a.sge(0, 100)), b, 1<<16))
+	w.run(second)
+	b.want(t, "3:success")
+	if err := w.hosts[1].n.Modify(w.now, b.q, &Attr{State: Err}, AttrState); err != nil {
+		t.Fatal(err)
+	}
+	w.settle()
+	if n := w.hosts[1].events(EventQPLastWQE); n != 1 {
+		t.Errorf("%d last WQE events", n)
+	}
+}
