@@ -178,16 +178,16 @@ type schedAttr struct {
 	runtime, deadline, period uint64
 }
 
-// setUpThread gives the unit's thread what lets it preempt programs that spin: the shortest slice
-// (no privilege needed, Linux 6.12), and a better nice value where that is allowed.
+// setUpThread gives the unit's thread what lets it preempt programs that spin: the shortest slice, which
+// needs no privilege (Linux 6.12). No better priority is asked for, even where that is allowed: a
+// thread that spins at one would hold up the machine, and programs at nice 19 give way as well.
 func setUpThread() {
-	for _, nice := range []int32{-15, 0} {
-		a := schedAttr{policy: 0, nice: nice, runtime: 100_000}
-		a.size = uint32(unsafe.Sizeof(a))
-		if _, _, e := unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&a)), 0); e == 0 {
-			return
-		}
+	a := schedAttr{runtime: 100_000}
+	a.size = uint32(unsafe.Sizeof(a))
+	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		a.nice = int32(20 - n) // the system call's answer is 20 minus the nice value
 	}
+	unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&a)), 0)
 }
 
 // coreWatch knows whether a core is free for spinning: how many threads are runnable, looked at
