@@ -98,13 +98,19 @@ func (q *qp) destroy() (async uint32) {
 	return le.Uint32(resp)
 }
 
+// openFDs is the number of open descriptors. Others of this process, such as the NIC's look at the load, have
+// one more open for moments: the least of several looks counts.
 func openFDs(t *testing.T) int {
 	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
+	least := 1 << 30
+	for range 20 {
+		d, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		least = min(least, len(d))
 	}
-	return len(d)
+	return least
 }
 
 func TestClosingTheDeviceFreesEverything(t *testing.T) {
