@@ -63,17 +63,19 @@ type Options struct {
 	MTU        int
 	Addrs      []netip.Addr
 	Interface  string
-	IPv6       bool
-	GIDIndex   int // -1: chosen
-	Inline     int // -1: chosen
+	IPv4, IPv6 bool // neither: the client as its connection to the server, the server as the client
+	GIDIndex   int  // -1: chosen
+	Inline     int  // -1: chosen
 	Check      bool
 	Faults     []string
 	Capture    string
 	JSON       bool
 	Process    bool // the target buffer lives in a child process
 	NoEarly    bool // early resend off
-	Buffer     int  // receive socket bytes
-	Counters   bool // print the NICs' counters at the end
+
+	near     netip.Addr // own address of the connection between client and server
+	Buffer   int        // receive socket bytes
+	Counters bool       // print the NICs' counters at the end
 
 	ctx context.Context // of the run: ends it early
 }

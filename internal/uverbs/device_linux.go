@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"math/bits"
 	"syscall"
 
@@ -50,7 +51,7 @@ func (c *call) invokeWrite() syscall.Errno {
 		return errno
 	}
 	if cmd.run == nil {
-		return syscall.EOPNOTSUPP
+		return c.failed(fmt.Errorf("%s: this NIC does not have it: %w", cmd.name, syscall.EOPNOTSUPP))
 	}
 	c.req, c.uhw = c.bytes(invokeCoreIn), c.bytes(attrUHWIn)
 	if a := find(c.attrs, invokeCoreOut); a != nil {
