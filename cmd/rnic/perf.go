@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -21,14 +22,14 @@ type PerfCmd struct {
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
 	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
-	Iterations int           `short:"n" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
+	Iterations int           `short:"n" default:"-1" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
 	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
-	Depth      int           `short:"t" help:"Work requests in flight of each queue pair (default 32, fewer with many queue pairs)."`
+	Depth      int           `short:"t" default:"-1" help:"Work requests in flight of each queue pair (default 32, fewer with many queue pairs)."`
 	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs."`
 	MTU        int           `short:"m" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
-	IPv4       bool          `short:"4" help:"Use IPv4 (the default)."`
+	IPv4       bool          `short:"4" help:"Use IPv4 (default: as the connection to the server, if the NIC has its address, else IPv4)."`
 	IPv6       bool          `short:"6" help:"Use IPv6."`
-	GIDIndex   int           `short:"x" default:"-1" help:"Index of the own GID (default: the first of the family)."`
+	GIDIndex   int           `short:"x" default:"-1" help:"Index of the own GID (default: that of the connection to the server, else the first of the family)."`
 	Inline     int           `short:"I" default:"-1" help:"Send up to so many bytes inline (default: latency 220, bandwidth 0)."`
 	Addr       []netip.Addr  `help:"Own address of the NIC (default: all; loopback: 127.0.0.1 and 127.0.0.2). Repeatable."`
 	Interface  string        `help:"Use the addresses of this interface."`
@@ -53,12 +54,12 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		return err
 	}
 	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
-		Iterations: c.Iterations, Duration: c.Duration, Depth: c.Depth, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
-		Interface: c.Interface, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
+		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
+		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
 		Stages: c.Stages}
-	if c.IPv4 && c.IPv6 {
-		return fmt.Errorf("%w: -4 and -6 exclude each other", perf.ErrUsage)
+	if err := c.conflict(); err != nil {
+		return fmt.Errorf("%w: %w", perf.ErrUsage, err)
 	}
 	if err := o.Validate(); err != nil {
 		return err
@@ -75,4 +76,21 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		defer pprof.StopCPUProfile()
 	}
 	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
+}
+
+// conflict refuses options of which one would be ignored.
+func (c *PerfCmd) conflict() error {
+	switch {
+	case c.IPv4 && c.IPv6:
+		return errors.New("-4 and -6 exclude each other")
+	case c.Iterations == 0 || c.Iterations < -1:
+		return fmt.Errorf("%d iterations: at least 1 is needed", c.Iterations)
+	case c.Iterations > 0 && c.Duration != 0:
+		return errors.New("-n and -D exclude each other")
+	case c.All && c.Size != -1:
+		return errors.New("-a and -s exclude each other")
+	case c.Depth == 0 || c.Depth < -1:
+		return fmt.Errorf("depth %d: 1 to 8192 are possible", c.Depth)
+	}
+	return nil
 }

@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 
 	"rnic/internal/fault"
+	"rnic/internal/roce"
 	"rnic/internal/sandbox"
 )
 
@@ -96,6 +98,9 @@ func (r *RunCmd) command() []string {
 	return r.Command
 }
 
+// deviceName is what libibverbs and its rxe provider take (IB_DEVICE_NAME_MAX).
+var deviceName = regexp.MustCompile(`^rxe[A-Za-z0-9_-]{0,60}$`)
+
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
 	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
@@ -106,13 +111,19 @@ func (r *RunCmd) config() (*runConfig, error) {
 	if strings.HasPrefix(r.Command[0], "-") && r.Command[0] != "--" {
 		return nil, fmt.Errorf("run: unknown option %s", r.Command[0])
 	}
-	if !strings.HasPrefix(r.Name, "rxe") {
-		return nil, fmt.Errorf("run: --name %q: stock libraries look for names that begin with rxe", r.Name)
+	if !deviceName.MatchString(r.Name) {
+		return nil, fmt.Errorf("run: --name %q: stock libraries look for names that begin with rxe; letters, digits, - and _, 63 at most", r.Name)
+	}
+	if r.MTU != 0 && roce.MTUCode(r.MTU) == 0 {
+		return nil, fmt.Errorf("run: --mtu %d: 256, 512, 1024, 2048 or 4096 are possible", r.MTU)
+	}
+	if r.Interface != "" && len(r.Addr) > 0 {
+		return nil, errors.New("run: --interface and --addr exclude each other")
 	}
 	for _, s := range r.Addr {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return nil, fmt.Errorf("run: --addr: %w", err)
+			return nil, fmt.Errorf("run: --addr %q: no IP address", s)
 		}
 		c.Addrs = append(c.Addrs, a)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,6 +22,9 @@ type SimCmd struct {
 // Validate refuses what cannot be run, before anything is.
 func (c *SimCmd) Validate() error {
 	_, err := sim.PlantedByName(c.Planted)
+	if err == nil && c.Seeds == 0 {
+		err = errors.New("--seeds 0: nothing would be checked")
+	}
 	if err == nil && c.Parallel < 0 {
 		err = fmt.Errorf("--parallel %d: give 0 or more", c.Parallel)
 	}

@@ -45,6 +45,10 @@ func (p *port) open(cfg *Config) (err error) {
 		if roce.MTUCode(cfg.MTU) == 0 {
 			return fmt.Errorf("path MTU %d: 256, 512, 1024, 2048 or 4096 are possible", cfg.MTU)
 		}
+		if cfg.MTU > p.mtu {
+			return fmt.Errorf("path MTU %d: the interfaces chosen carry %d at most, and packets are not fragmented: raise their MTU, or choose others",
+				cfg.MTU, p.mtu)
+		}
 		p.mtu = cfg.MTU
 	}
 	if cfg.Capture != "" {

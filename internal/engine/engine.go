@@ -69,7 +69,7 @@ type Unit struct {
 	back    []link.Packet // to Loop
 	pending []link.Packet // the tail of out that Net did not take yet
 	sources []*source
-	logs    atomic.Int32 // how many sources: read without holding the unit
+	polled  atomic.Int32 // len(sources), for the thread, which reads it without holding the unit
 	events  func([]nic.Event)
 	rung    []*nic.QP // scratch of doorbells
 
@@ -154,17 +154,16 @@ func (u *Unit) Close() {
 
 // Do runs f with the unit held: a command. What f started is on its way when Do returns.
 func (u *Unit) Do(f func(core *nic.NIC, now int64)) {
-	restore := faultsPanic() // f may look at queues that a program shares
-	defer restore()
+	defer faultsPanic()() // f may look at queues that a program shares
+	defer u.kick()
 	u.Lock()
+	defer u.Unlock() // of a panic too: whoever recovers from it must not find the NIC held for ever
 	now := Now()
 	f(u.core, now)
 	if !u.closed.Load() {
 		u.transmit(now)
 	}
 	u.dispatch()
-	u.Unlock()
-	u.kick()
 }
 
 // Lock takes the unit. The holder may use Core.
@@ -183,16 +182,15 @@ func (u *Unit) Core() *nic.NIC { return u.core }
 // Drain runs the unit until it has nothing to do now: what was rung before the call has been
 // fetched and started. It is how a command keeps the order of the program.
 func (u *Unit) Drain() {
-	restore := faultsPanic()
-	defer restore()
+	defer faultsPanic()()
+	defer u.kick()
 	u.Lock()
+	defer u.Unlock()
 	for range 64 {
 		if u.closed.Load() || !u.step(lookSometimes) {
 			break
 		}
 	}
-	u.Unlock()
-	u.kick()
 }
 
 // Ring rings the doorbell of a queue pair of this process, and drives the unit if nobody does.
@@ -261,7 +259,7 @@ func (u *Unit) StopPolling() {
 func (u *Unit) AddDoorbells(d Doorbells, ring func(handle uint32)) {
 	u.Lock()
 	u.sources = append(u.sources, &source{d: d, ring: ring})
-	u.logs.Store(int32(len(u.sources)))
+	u.polled.Store(int32(len(u.sources)))
 	u.waiter.watch(d)
 	u.Unlock()
 	u.kick()
@@ -273,7 +271,7 @@ func (u *Unit) RemoveDoorbells(d Doorbells) {
 	for i, s := range u.sources {
 		if s.d == d {
 			u.sources = append(u.sources[:i:i], u.sources[i+1:]...)
-			u.logs.Store(int32(len(u.sources)))
+			u.polled.Store(int32(len(u.sources)))
 			u.waiter.unwatch(d)
 			break
 		}

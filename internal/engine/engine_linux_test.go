@@ -118,6 +118,64 @@ func TestDoorbellBeforeTheSourceIsAdded(t *testing.T) {
 	}
 }
 
+// inotify(7): a watch that is taken away leaves the event IN_IGNORED. With the last source gone the
+// unit must still be able to sleep.
+func TestNothingKeepsTheUnitAwakeAfterTheLastSource(t *testing.T) {
+	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
+	b := newBell(t)
+	r.u.AddDoorbells(b, func(uint32) {})
+	r.u.RemoveDoorbells(b)
+	r.u.Lock()
+	defer r.u.Unlock()
+	r.u.waiter.arm(r.u.sources) // as before every sleep
+	p := []unix.PollFd{{Fd: int32(r.u.waiter.inotify), Events: unix.POLLIN}}
+	if n, err := unix.Poll(p, 0); n != 0 || err != nil {
+		t.Errorf("the descriptor that the unit sleeps on is ready for ever: %d, %v", n, err)
+	}
+}
+
+// unwatchable is a source beyond the system's limit of watches (fs.inotify.max_user_watches).
+type unwatchable struct{ *bell }
+
+func (unwatchable) Arm(int) error { return unix.ENOSPC }
+func (unwatchable) Disarm(int)    {}
+
+func TestDoorbellOfASourceThatCannotBeWatched(t *testing.T) {
+	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
+	b := unwatchable{newBell(t)}
+	rung := make(chan uint32, 1)
+	r.u.AddDoorbells(b, func(handle uint32) { rung <- handle })
+	for range 20 {
+		b.push(t)
+		select {
+		case <-rung:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the doorbell is not heard")
+		}
+	}
+	r.u.RemoveDoorbells(b)
+}
+
+// A command that panics, in a front end that recovers, leaves the NIC to the others.
+func TestPanicInACommandLetsTheUnitGo(t *testing.T) {
+	r := newRig(t, nil, Waking{}, localGID)
+	func() {
+		defer func() { _ = recover() }()
+		r.u.Do(func(*nic.NIC, int64) { panic("a bug") })
+	}()
+	done := make(chan struct{})
+	go func() {
+		r.u.Do(func(*nic.NIC, int64) {})
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		r.u.Unlock() // so that the clean-up can end
+		t.Fatal("the unit is held for ever")
+	}
+}
+
 // A goroutine of this process rings and does not poll: it waits for the completion event.
 func TestRingAndWait(t *testing.T) {
 	for name, waking := range map[string]Waking{"sleeping": {SpinNanos: -1, SleepNanos: anHour}, "default": {SleepNanos: anHour}} {

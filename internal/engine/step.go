@@ -70,6 +70,9 @@ func (u *Unit) send() {
 	u.doorbells(now)
 	u.transmit(now)
 	u.dispatch()
+	if !u.core.Idle() { // see step
+		u.transmit(now)
+	}
 }
 
 // tick tells a link the time and lets go what it held back until now.

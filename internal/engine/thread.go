@@ -10,7 +10,8 @@ const (
 	callerNap      = 100_000 // how often the thread looks while a caller drives the unit
 	callerNapMax   = 400_000 // and at least, when it has found nothing to do
 	longestSleep   = 1_000_000_000
-	pendingSleep   = 50_000 // a full link is tried again after this
+	pendingSleep   = 50_000    // a full link is tried again after this
+	deafSleep      = 1_000_000 // longest sleep while a source of doorbells cannot be watched
 )
 
 // run is the unit's thread.
@@ -89,7 +90,7 @@ func (u *Unit) maySpin(now, idle int64) bool {
 		return false
 	case u.cores.free(now):
 		return true
-	case u.logs.Load() == 0 && idle < politeSpin:
+	case u.polled.Load() == 0 && idle < politeSpin:
 		// No other process spins for this NIC's sake: to be woken for the next packet of a stream
 		// would cost more than to wait for it, and whoever wants the core gets it.
 		yieldThread()
@@ -142,6 +143,9 @@ func (u *Unit) timeout() int64 {
 	}
 	if len(u.pending) > 0 {
 		timeout = min(timeout, pendingSleep)
+	}
+	if u.waiter.deaf {
+		timeout = min(timeout, deafSleep)
 	}
 	return timeout
 }

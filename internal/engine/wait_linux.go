@@ -22,7 +22,9 @@ type waiter struct {
 	quiet   int // epoll of the eventfd
 	event   int
 	inotify int
-	armed   map[Doorbells]bool // watched now; guarded by the unit
+	armed   map[Doorbells]bool // watched now; guarded by the unit, as is what follows
+	used    bool               // something was watched once: the inotify descriptor may have events
+	deaf    bool               // a source cannot be watched: the system's limit of watches is reached
 
 	life   sync.RWMutex // wake may come from any goroutine, at any time
 	closed bool
@@ -78,7 +80,10 @@ func (w *waiter) close() {
 }
 
 // watch adds a source at once, whether the unit sleeps or not.
-func (w *waiter) watch(d Doorbells) { w.armed[d] = d.Arm(w.inotify) == nil }
+func (w *waiter) watch(d Doorbells) {
+	w.armed[d] = d.Arm(w.inotify) == nil
+	w.used = w.used || w.armed[d]
+}
 
 func (w *waiter) unwatch(d Doorbells) {
 	if w.armed[d] {
@@ -90,12 +95,16 @@ func (w *waiter) unwatch(d Doorbells) {
 // arm watches every source. Watches stay: a doorbell while the unit is awake merges with the event
 // that is queued already, and is cheaper than taking the watch away and setting it again.
 func (w *waiter) arm(sources []*source) {
+	w.deaf = false
 	for _, s := range sources {
 		if !w.armed[s.d] {
 			w.watch(s.d)
+			w.deaf = w.deaf || !w.armed[s.d]
 		}
 	}
-	if len(w.armed) > 0 {
+	// Also when nothing is watched any more: a watch that is taken away leaves an event (IN_IGNORED), on
+	// which no sleep would last.
+	if w.used {
 		w.read(w.inotify)
 	}
 }
@@ -178,16 +187,16 @@ type schedAttr struct {
 	runtime, deadline, period uint64
 }
 
-// setUpThread gives the unit's thread what lets it preempt programs that spin: the shortest slice
-// (no privilege needed, Linux 6.12), and a better nice value where that is allowed.
+// setUpThread gives the unit's thread what lets it preempt programs that spin: the shortest slice, which
+// needs no privilege (Linux 6.12). No better priority is asked for, even where that is allowed: a
+// thread that spins at one would hold up the machine, and programs at nice 19 give way as well.
 func setUpThread() {
-	for _, nice := range []int32{-15, 0} {
-		a := schedAttr{policy: 0, nice: nice, runtime: 100_000}
-		a.size = uint32(unsafe.Sizeof(a))
-		if _, _, e := unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&a)), 0); e == 0 {
-			return
-		}
+	a := schedAttr{runtime: 100_000}
+	a.size = uint32(unsafe.Sizeof(a))
+	if n, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		a.nice = int32(20 - n) // the system call's answer is 20 minus the nice value
 	}
+	unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&a)), 0)
 }
 
 // coreWatch knows whether a core is free for spinning: how many threads are runnable, looked at

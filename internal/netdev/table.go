@@ -182,11 +182,27 @@ func byAddr(ifaces []iface, addrs []netip.Addr) (chosen []candidate, err error) 
 		want := a.Unmap().WithZone("")
 		found := slices.IndexFunc(ifaces, func(f iface) bool { return f.has(want) })
 		if found < 0 {
-			return nil, fmt.Errorf("address %v: %w: no interface that is up has it in a form that can be used", a, ErrNoAddress)
+			return nil, fmt.Errorf("address %v: %w: there are %s", a, ErrNoAddress, usableAddrs(ifaces))
 		}
 		chosen = append(chosen, candidate{&ifaces[found], want})
 	}
 	return chosen, nil
+}
+
+// usableAddrs lists what byAddr would find, for messages.
+func usableAddrs(ifaces []iface) string {
+	var names []string
+	for i := range ifaces {
+		if ifaces[i].up {
+			for _, c := range ifaces[i].usable() {
+				names = append(names, c.ip.String())
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "none on an interface that is up"
+	}
+	return strings.Join(names, ", ")
 }
 
 // has tells whether ip is f's. All of 127.0.0.0/8 is the loopback interface's, whatever it lists

@@ -107,15 +107,25 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 	return e, nil
 }
 
-// pickGID chooses the own address: the index asked for, or the first of the family.
+// pickGID chooses the own address: the index asked for, or of the family that of the connection to the peer, which
+// is known to lead there, or the first.
 func (o *Options) pickGID(dev *verbs.Device) (int, error) {
+	first := -1
 	for _, g := range dev.GIDs() {
-		if o.GIDIndex >= 0 && g.Index == o.GIDIndex {
+		switch {
+		case o.GIDIndex >= 0:
+			if g.Index == o.GIDIndex {
+				return g.Index, nil
+			}
+		case g.GID.Addr().Is4() == o.IPv6:
+		case g.GID.Addr() == o.near:
 			return g.Index, nil
+		case first < 0:
+			first = g.Index
 		}
-		if o.GIDIndex < 0 && g.GID.Addr().Is4() != o.IPv6 {
-			return g.Index, nil
-		}
+	}
+	if first >= 0 {
+		return first, nil
 	}
 	if o.GIDIndex >= 0 {
 		return 0, usage("GID index %d: the NIC has nothing there", o.GIDIndex)

@@ -64,9 +64,9 @@ type Options struct {
 	MTU        int
 	Addrs      []netip.Addr
 	Interface  string
-	IPv6       bool
-	GIDIndex   int // -1: chosen
-	Inline     int // -1: chosen
+	IPv4, IPv6 bool // neither: the client as its connection to the server, the server as the client
+	GIDIndex   int  // -1: chosen
+	Inline     int  // -1: chosen
 	Check      bool
 	Faults     []string
 	Capture    string
@@ -77,6 +77,8 @@ type Options struct {
 	Buffer     int  // receive socket bytes
 	Counters   bool // print the NICs' counters at the end
 	Stages     bool // say where the latency lies
+
+	near netip.Addr // own address of the connection between client and server
 
 	ctx context.Context // of the run: ends it early
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"rnic/verbs"
+
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 )
@@ -303,5 +305,34 @@ func TestPercentiles(t *testing.T) {
 	r.latency([]int64{5})
 	if d := cmp.Diff(&Latency{5, 5, 5, 5, 5}, r.LatencyNS); d != "" {
 		t.Errorf("one sample (-want +got):\n%s", d)
+	}
+}
+
+// Of several own addresses the one is used that the connection to the peer shows to lead there.
+func TestGIDOfTheConnection(t *testing.T) {
+	addrs := loopback()
+	dev, err := verbs.NewDevice(verbs.DeviceConfig{Addrs: addrs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	for _, c := range []struct {
+		o    Options
+		want int
+	}{
+		{Options{GIDIndex: -1}, 0},
+		{Options{GIDIndex: -1, near: addrs[0]}, 0},
+		{Options{GIDIndex: -1, near: addrs[1]}, 1},
+		{Options{GIDIndex: 0, near: addrs[1]}, 0},
+		{Options{GIDIndex: -1, near: netip.MustParseAddr("192.0.2.1")}, 0},
+	} {
+		c.o.followConnection(dev)
+		if got, err := c.o.pickGID(dev); err != nil || got != c.want || c.o.IPv6 {
+			t.Errorf("near %v, index %d: %d, %v, IPv6 %v; want index %d", c.o.near, c.o.GIDIndex, got, err, c.o.IPv6, c.want)
+		}
+	}
+	six := Options{GIDIndex: -1, IPv6: true, near: addrs[1]}
+	if got, err := six.pickGID(dev); err == nil {
+		t.Errorf("an IPv6 GID of a NIC without any: index %d", got)
 	}
 }

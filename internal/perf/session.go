@@ -274,6 +274,8 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 	c := newConn(raw)
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
+	o.near = ownAddr(raw)
+	o.followConnection(dev)
 	for _, size := range o.sizes() {
 		r, err := clientOnce(o.forSize(size), dev, c)
 		if err != nil {
@@ -319,6 +321,24 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	return r, err
 }
 
+// ownAddr is the own address of a connection.
+func ownAddr(c net.Conn) netip.Addr {
+	if tcp, ok := c.LocalAddr().(*net.TCPAddr); ok {
+		return tcp.AddrPort().Addr().Unmap().WithZone("")
+	}
+	return netip.Addr{}
+}
+
+// followConnection chooses the client's family, where none is asked for: that of the connection to the server, if the
+// NIC has its address too.
+func (o *Options) followConnection(dev *verbs.Device) {
+	for _, g := range dev.GIDs() {
+		if g.GID.Addr() == o.near && !o.IPv4 && !o.IPv6 {
+			o.IPv6 = o.near.Is6()
+		}
+	}
+}
+
 // exchange sends one message and reads the answer.
 func (c *conn) exchange(m any) (r reply, err error) {
 	if err = c.enc.Encode(m); err == nil {
@@ -355,6 +375,7 @@ func serve(ctx context.Context, o *Options, p *Printer) error {
 	c := newConn(raw)
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
+	o.near = ownAddr(raw)
 	for {
 		var h hello
 		if err := c.dec.Decode(&h); err != nil {
@@ -386,6 +407,9 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check
 	if err := own.Validate(); err != nil {
 		return err
+	}
+	if !o.IPv4 && !o.IPv6 && len(h.Remote.Endpoints) > 0 {
+		own.IPv6 = !h.Remote.Endpoints[0].GID.Addr().Is4()
 	}
 	e, err := newEndpoint(&own, dev)
 	if err != nil {

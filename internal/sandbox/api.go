@@ -133,7 +133,7 @@ type Device interface {
 type Call interface {
 	// TID is the thread that called, PID its process (thread group), both in the supervisor's
 	// pid namespace. Asking for PID makes the sandbox watch the process for Device.MemoryGone.
-	// PID is 0 if the thread is gone.
+	// PID is 0 if the thread is gone, or the process cannot be watched for want of descriptors.
 	TID() int
 	PID() int
 	// ReadMem fills p from the caller's memory at addr, WriteMem copies p there: all of it, or

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,7 @@ var clients = map[string]func([]string) error{
 	"exec":       clientExec,
 	"afterexec":  clientAfterExec,
 	"execfails":  clientExecFails,
+	"hungfs":     clientHungFS,
 	"tree":       clientTree,
 	"threads":    clientThreads,
 	"writes":     clientWrites,
@@ -248,6 +250,71 @@ func clientExecFails([]string) error {
 	}
 	if gone, err := null(fd, nullGone, 0); err != nil || gone != 0 {
 		return fmt.Errorf("MemoryGone after failed execs: %d (%v)", gone, err)
+	}
+	return nil
+}
+
+// clientHungFS mounts a file system at args[0] that answers nothing: FUSE whose server, this process, is
+// busy. It executes a file there in one thread, copies a descriptor of it in another, and uses the device
+// in a third. It prints what could not be done because of it.
+func clientHungFS(args []string) error {
+	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Mount("rnic-test", args[0], "fuse", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server))
+	}
+	if err != nil {
+		fmt.Print("no FUSE: ", err)
+		return nil
+	}
+	watchdog := time.AfterFunc(10*time.Second, func() {
+		fmt.Print("the run waits for the file system")
+		unix.Close(server) // every request fails with ENOTCONN
+	})
+	fd, err := openNull()
+	if err == nil {
+		_, err = null(fd, nullRegion, 0)
+	}
+	if err != nil {
+		return err
+	}
+	const inRange = 850
+	root, err := unix.Open(args[0], unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Dup3(root, inRange, unix.O_CLOEXEC)
+	}
+	if err == nil {
+		_, err = unix.Dup(inRange)
+	}
+	if err != nil {
+		return err
+	}
+	path, _ := unix.BytePtrFromString(args[0] + "/program")
+	tid, result := make(chan int, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		tid <- unix.Gettid()
+		_, _, e := unix.Syscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&[2]*byte{path})), 0)
+		result <- e
+	}()
+	state := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid)
+	for {
+		b, err := os.ReadFile(state)
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(string(b), strconv.Itoa(unix.SYS_EXECVE)+" ") {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := openNull(); err != nil { // behind the execve in the supervisor's queue
+		return err
+	}
+	if watchdog.Stop() {
+		unix.Close(server)
+	}
+	if err := <-result; err != unix.ENOTCONN && err != unix.ECONNABORTED {
+		return fmt.Errorf("execve: %w", err)
 	}
 	return nil
 }

@@ -15,12 +15,27 @@ import (
 // so the file is looked at first. An error that shows only later (no interpreter, too long
 // arguments) finds the regions gone.
 func (s *server) exec(n *notif, k callKind) {
-	if s.watch.tracking() && s.execLooksGood(n, k) {
-		if pid := threadGroup(int(n.tid)); pid != 0 && s.l.valid(n.id) {
-			s.watch.memoryGone(pid)
-		}
+	if !s.watch.tracking() {
+		s.proceed(n)
+		return
 	}
-	s.proceed(n)
+	pid := threadGroup(int(n.tid))
+	switch {
+	case !s.l.valid(n.id): // then the number says nothing
+	case pid == 0: // no descriptor left for /proc: the memory must not be replaced unnoticed
+		s.fail(n, unix.ENFILE)
+	case !s.watch.tracks(pid):
+		s.proceed(n)
+	default:
+		// To look at the file may take long, or for ever where a process of this run serves the file
+		// system: the others' calls go on.
+		go func(n notif) {
+			if s.execLooksGood(&n, k) && s.l.valid(n.id) {
+				s.watch.memoryGone(pid)
+			}
+			s.proceed(&n)
+		}(*n)
+	}
 }
 
 // execLooksGood reports that the file to execute exists, is regular and has an execute permission, or

@@ -14,7 +14,14 @@ import (
 // fileID identifies an open file whatever the number, process or copy of its descriptor.
 type fileID struct{ dev, ino uint64 }
 
-func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
+// identify tells what is at path relative to dirfd (flags as of statx(2)), and its type. It asks no server for
+// it (AT_STATX_DONT_SYNC): the file may be anybody's, on a network or in FUSE, where one that waits for
+// us would never answer.
+func identify(dirfd int, path string, flags int) (id fileID, typ uint16, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(dirfd, path, flags|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE|unix.STATX_INO, &st)
+	return fileID{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino}, st.Mode & unix.S_IFMT, err
+}
 
 // file is the sandbox's part of a File.
 type file struct {
@@ -36,11 +43,11 @@ func fdPath(tid, fd int) string {
 
 // fileAt identifies what is open at fd of thread tid.
 func fileAt(tid, fd int) (fileID, bool) {
-	var st unix.Stat_t
-	if fd < 0 || unix.Stat(fdPath(tid, fd), &st) != nil {
+	if fd < 0 {
 		return fileID{}, false
 	}
-	return idOf(&st), true
+	id, _, err := identify(unix.AT_FDCWD, fdPath(tid, fd), 0)
+	return id, err == nil
 }
 
 // files are the injected files of the run.
@@ -69,18 +76,17 @@ func (t *files) find(id fileID) *File {
 // add registers what descriptor fd of ours refers to, before a program can use it. fresh is false
 // if it was registered already.
 func (t *files) add(fd int, n *node, place Range, data any) (f *File, fresh bool, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	id, typ, err := identify(fd, "", unix.AT_EMPTY_PATH)
+	if err != nil {
 		return nil, false, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	id := idOf(&st)
 	if f := t.byID[id]; f != nil {
 		return f, false, nil
 	}
 	f = &File{Data: data, reg: file{id: id, node: n, place: place, watch: -1}}
-	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+	if typ == unix.S_IFREG {
 		w, err := unix.InotifyAddWatch(t.inotify, "/proc/self/fd/"+strconv.Itoa(fd), unix.IN_CLOSE_WRITE)
 		if err != nil {
 			return nil, false, fmt.Errorf("watch an injected file (see fs.inotify.max_user_watches): %w", err)

@@ -164,8 +164,7 @@ func (s *server) borrow(n *notif, f *File) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || idOf(&st) != f.reg.id {
+	if id, _, err := identify(fd, "", unix.AT_EMPTY_PATH); err != nil || id != f.reg.id {
 		unix.Close(fd)
 		return -1, unix.EBADF
 	}

@@ -122,11 +122,10 @@ func (t *tree) addDevice(p string, major, minor uint32, d Device) error {
 		return err
 	}
 	n := &node{path: p, major: major, minor: minor, dev: d}
-	var st unix.Stat_t
-	if err := unix.Stat(filepath.Join(t.dir, filepath.Dir(p)), &st); err != nil {
+	var err error
+	if n.parent, _, err = identify(unix.AT_FDCWD, filepath.Join(t.dir, filepath.Dir(p)), 0); err != nil {
 		return err
 	}
-	n.parent = idOf(&st)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.nodes[p] = n

@@ -81,7 +81,8 @@ func (w *watcher) finish() {
 	}
 }
 
-// track watches process pid until its memory is gone. It reports false if there is no such process.
+// track watches process pid until its memory is gone. It reports false if there is no such process, or no
+// descriptor to watch it with: its memory must not be touched then, as it may become another's unnoticed.
 func (w *watcher) track(pid int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,11 +90,12 @@ func (w *watcher) track(pid int) bool {
 		return true
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ESRCH {
+	if err != nil {
 		return false
 	}
-	if err != nil || w.add(fd) != nil {
-		return true // without the watch the last close still ends everything
+	if w.add(fd) != nil {
+		unix.Close(fd)
+		return false
 	}
 	w.procs[pid], w.pids[fd] = fd, pid
 	return true
@@ -104,6 +106,14 @@ func (w *watcher) tracking() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.procs) > 0
+}
+
+// tracks reports whether process pid is watched.
+func (w *watcher) tracks(pid int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.procs[pid]
+	return ok
 }
 
 // memoryGone tells the devices, once, that pid's memory is going away, if pid is watched.

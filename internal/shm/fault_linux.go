@@ -15,9 +15,15 @@ func Guard(f func()) (err error) {
 // debug.SetPanicOnFault(true).
 func recoverFault(err *error) {
 	if r := recover(); r != nil {
-		if _, fault := r.(interface{ Addr() uintptr }); !fault {
+		if !isFault(r) {
 			panic(r)
 		}
 		*err = ErrGone
 	}
+}
+
+// isFault tells a memory fault from other panics.
+func isFault(r any) bool {
+	_, fault := r.(interface{ Addr() uintptr })
+	return fault
 }

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +25,7 @@ const (
 	logChunk = 64 << 10
 	// logWindow is the mapping: one page more, to look past the last record of the chunk.
 	logWindow = logChunk + pageSize
-	// maxDrain bounds the doorbells of one Drain, so that one program cannot hold up the others.
+	// maxDrain bounds the records of one Drain, so that one program cannot hold up the others.
 	maxDrain = 4096
 	// A position that the program moved is looked for after so many empty Drains, then after twice
 	// as many, and so on.
@@ -37,7 +38,7 @@ const (
 //
 // What the program does to its log can cost it doorbells, and nothing else: a record that is not a
 // doorbell is skipped, a position moved ahead by lseek is found again after a while, a truncated file
-// ends the log.
+// ends the log. While the tmpfs is full, which may be another program's doing, the log stands still.
 type Log struct {
 	fd    int
 	limit int64  // no doorbell begins behind it
@@ -85,22 +86,30 @@ func (l *Log) mapAt(at int64) error {
 	}
 	if l.mem != nil {
 		unix.Munmap(l.mem)
-		_ = retry(func() error {
-			return unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, l.chunk, min(logChunk, at-l.chunk))
-		})
 	}
 	l.mem, l.chunk, l.off = mem, at, 0
 	l.seen = max(l.seen, end)
 	return nil
 }
 
-// Drain calls ring with the handle of every doorbell since the last call, at most some thousand.
+// punch gives a chunk that has been read back to the system.
+func (l *Log) punch(chunk int64) {
+	_ = retry(func() error {
+		return unix.Fallocate(l.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, chunk, logChunk)
+	})
+}
+
+// Drain calls ring with the handle of every doorbell since the last call. It returns how many records
+// it went past, at most some thousand: 0 says that there are no more for now.
 func (l *Log) Drain(ring func(handle uint32)) (n int) {
 	if l.dead != nil {
 		return 0
 	}
-	defer recoverFault(&l.dead)
+	defer l.ended()
 	for n < maxDrain {
+		if l.off >= logChunk && !l.forward() {
+			return n
+		}
 		handle, state := l.next()
 		switch state {
 		case recordNone:
@@ -108,18 +117,40 @@ func (l *Log) Drain(ring func(handle uint32)) (n int) {
 			return n
 		case recordDoorbell:
 			l.rung++
-			n++
 			ring(handle)
 		case recordGarbage:
 			l.skipped++
 		}
-		if l.off += RecordSize; l.off >= logChunk {
-			if l.dead = l.mapAt(l.chunk + logChunk); l.dead != nil {
-				return n
-			}
-		}
+		n++
+		l.off += RecordSize
 	}
 	return n
+}
+
+// forward moves the window on when all of it has been read; false: not now, or never.
+func (l *Log) forward() bool {
+	l.punch(l.chunk) // first: the tmpfs may be full
+	err := l.mapAt(l.chunk + logChunk)
+	if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.ENOMEM) {
+		l.dead = err
+	}
+	return err == nil
+}
+
+// ended is deferred by Drain: a fault ends the log if the file has become shorter. Else the tmpfs is full,
+// and has no page to show for a place that nothing was written to.
+func (l *Log) ended() {
+	r := recover()
+	if r == nil {
+		return
+	}
+	if !isFault(r) {
+		panic(r)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(l.fd, &st); err != nil || st.Size < l.chunk+logWindow {
+		l.dead = ErrGone
+	}
 }
 
 type recordState int
@@ -203,10 +234,12 @@ func (l *Log) resync() {
 	}
 	seen := l.seen
 	l.seen = st.Size
+	read := l.chunk
 	at, err := unix.Seek(l.fd, seen, unix.SEEK_DATA)
 	if err != nil || l.mapAt(at&^(pageSize-1)) != nil {
 		return // grown, but not written; or out of reach
 	}
+	l.punch(read)
 	l.skipEmpty(pageSize)
 }
 

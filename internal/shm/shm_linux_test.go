@@ -3,7 +3,9 @@ package shm
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"testing"
 
@@ -332,6 +334,108 @@ func TestDoorbellWakesAWatcher(t *testing.T) {
 	write(t, app, doorbell(2))
 	if n, _ := unix.Poll(p, 0); n != 0 {
 		t.Error("the watch fired after Disarm")
+	}
+}
+
+// smallTmpfs is a tmpfs of so many pages, which nothing else uses.
+func smallTmpfs(t *testing.T, pages int) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("rnic-test", dir, "tmpfs", 0, fmt.Sprintf("nr_blocks=%d", pages)); err != nil {
+		t.Skipf("mounting a tmpfs of its own (needs root): %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// fill takes all pages of a tmpfs, and returns what gives them back.
+func fill(t *testing.T, dir string) (free func()) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "others"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	page := make([]byte, pageSize)
+	for err == nil {
+		_, err = f.Write(page)
+	}
+	return func() {
+		if err := f.Truncate(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Another program fills the tmpfs: doorbells that the kernel took still count, and the log goes on when
+// there is room again. At every page that may be the one without room.
+func TestFullTmpfsDoesNotEndTheLog(t *testing.T) {
+	for _, before := range []int{1, pageSize / RecordSize, logChunk/RecordSize - 1, logChunk / RecordSize, logWindow / RecordSize} {
+		dir := smallTmpfs(t, 64)
+		f, app, err := Create(Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, got := 0, 0
+		ring := func() bool {
+			n, err := unix.Write(app, doorbell(uint32(sent+1)))
+			if err == nil && n == RecordSize {
+				sent++
+			}
+			return err == nil
+		}
+		hear := func() {
+			for _, h := range drain(t, f.Log()) {
+				if got++; h != uint32(got) {
+					t.Fatalf("doorbell %d arrived, want %d", h, got)
+				}
+			}
+		}
+		for range before {
+			ring()
+		}
+		hear()
+		free := fill(t, dir)
+		for range 3 * pageSize / RecordSize {
+			ring()
+			hear()
+		}
+		if s := f.Log().Stats(); s.Dead != nil {
+			t.Errorf("after %d doorbells the log ended with %v", before, s.Dead)
+		}
+		free()
+		for range 3 * logChunk / RecordSize {
+			if !ring() {
+				t.Fatal("no room in an empty tmpfs")
+			}
+			hear()
+		}
+		if got != sent {
+			t.Errorf("full after %d: %d doorbells arrived of %d", before, got, sent)
+		}
+		f.Close()
+		unix.Close(app)
+	}
+}
+
+// A program that writes nonsense keeps the NIC from others no longer than one that writes doorbells, and
+// a Drain that left something says so.
+func TestNonsenseIsBoundedToo(t *testing.T) {
+	f, app := create(t)
+	other := doorbell(5)
+	other[0] = 30
+	for range 3 * maxDrain {
+		write(t, app, other)
+	}
+	write(t, app, doorbell(7))
+	l, heard := f.Log(), 0
+	for i := 0; l.Drain(func(uint32) { heard++ }) > 0; i++ {
+		if s := l.Stats().Skipped; s > uint64((i+1)*maxDrain) {
+			t.Fatalf("%d records in %d Drains", s, i+1)
+		}
+	}
+	if heard != 1 {
+		t.Errorf("%d doorbells arrived, want the one behind the nonsense", heard)
 	}
 }
 

@@ -109,8 +109,13 @@ func (c *call) putSpan(s span, a *attr, b []byte, fill bool) {
 	c.answers = append(c.answers, answer{s.addr, b, a})
 }
 
-// finish writes the answers. EFAULT if that is not possible: then what the command created is gone.
+// finish writes the answers. EFAULT if that is not possible, EINTR if the caller was killed meanwhile, and
+// its number may be another thread's: then what the command created is gone.
 func (c *call) finish() syscall.Errno {
+	if (len(c.answers) > 0 || c.dirty) && !c.sys.Valid() {
+		_ = c.fault()
+		return syscall.EINTR
+	}
 	for i := range c.answers {
 		w := &c.answers[i]
 		if err := c.sys.WriteMem(w.addr, w.data); err != nil {

@@ -122,6 +122,9 @@ func decodeWrite(b []byte) (w written, errno syscall.Errno) {
 		return w, errno
 	}
 	w.cmd = cmd
+	if cmd.run == nil {
+		return w, syscall.EOPNOTSUPP
+	}
 	inWords, outWords := int(le.Uint16(b[4:])), int(le.Uint16(b[6:]))
 	if cmd.num&commandExtended != 0 {
 		return w, w.decodeExt(b, inWords, outWords)

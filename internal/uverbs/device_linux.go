@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"fmt"
 	"math/bits"
 	"syscall"
 
@@ -50,7 +51,7 @@ func (c *call) invokeWrite() syscall.Errno {
 		return errno
 	}
 	if cmd.run == nil {
-		return syscall.EOPNOTSUPP
+		return c.failed(fmt.Errorf("%s: this NIC does not have it: %w", cmd.name, syscall.EOPNOTSUPP))
 	}
 	c.req, c.uhw = c.bytes(invokeCoreIn), c.bytes(attrUHWIn)
 	if a := find(c.attrs, invokeCoreOut); a != nil {
@@ -126,6 +127,7 @@ func (c *call) openChannel(recordSize int) (*channel, int, syscall.Errno) {
 	if err != nil {
 		return nil, -1, c.failed(err)
 	}
+	ch.ctx = c.ctx
 	n, f, err := c.sys.Inject(readEnd, sandbox.RangeLow, true, ch)
 	if err == nil {
 		// Before our copy of the read end is closed: only then the program's close is the last.
@@ -145,15 +147,16 @@ func (c *call) openChannel(recordSize int) (*channel, int, syscall.Errno) {
 	return ch, n, 0
 }
 
-// channelAt is the channel at a descriptor of the program.
+// channelAt is the channel at a descriptor of the program, which must be of this context: EBADF, as in the
+// kernel (lookup_get_fd_uobject), for all others.
 func (c *call) channelAt(fd int, recordSize int) (*channel, syscall.Errno) {
 	f := c.sys.File(fd)
 	if f == nil {
 		return nil, syscall.EBADF
 	}
 	ch, ok := f.Data.(*channel)
-	if !ok || ch.size != recordSize {
-		return nil, syscall.EINVAL
+	if !ok || ch.ctx != c.ctx || ch.size != recordSize {
+		return nil, syscall.EBADF
 	}
 	return ch, 0
 }

@@ -221,6 +221,9 @@ func (c *call) write(addr uint64, n int) syscall.Errno {
 	if w.cmd != nil {
 		c.trace = c.drv.tracer.beginWrite(c.sys, w.cmd, n)
 	}
+	if errno == syscall.EOPNOTSUPP && w.cmd != nil {
+		return c.failed(fmt.Errorf("%s: this NIC does not have it: %w", w.cmd.name, errno))
+	}
 	if errno != 0 {
 		return errno
 	}

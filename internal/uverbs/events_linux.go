@@ -20,6 +20,7 @@ import (
 // but mu, under which nothing blocks. A nil channel takes events and drops them.
 type channel struct {
 	pump *pump
+	ctx  *verbsContext // that it was made in
 	id   int32
 	size int // bytes of a record
 
@@ -90,7 +91,9 @@ func (c *channel) flush() {
 			break
 		}
 	}
-	c.waiting = c.waiting[:copy(c.waiting, c.waiting[n:])]
+	if n > 0 {
+		c.waiting = c.waiting[:copy(c.waiting, c.waiting[n:])]
+	}
 }
 
 func (c *channel) write(e *event) bool {

@@ -71,6 +71,7 @@ type fakeCall struct {
 	p        *program
 	readOnly [2]uint64 // no write in this range of addresses
 	invalid  bool
+	dies     int // Valid says so often yes, and no afterwards; 0: for ever
 
 	answered bool
 	value    int64
@@ -105,7 +106,14 @@ func (c *fakeCall) move(nr uintptr, addr uint64, b []byte) error {
 	return nil
 }
 
-func (c *fakeCall) Valid() bool { return !c.invalid }
+func (c *fakeCall) Valid() bool {
+	if c.dies > 0 {
+		c.dies--
+		c.invalid = c.invalid || c.dies == 0
+		return true
+	}
+	return !c.invalid
+}
 
 func (c *fakeCall) Inject(fd int, _ sandbox.Range, _ bool, data any) (int, *sandbox.File, error) {
 	n, err := unix.Dup(fd)

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -83,6 +84,9 @@ func (c *call) regMR() syscall.Errno {
 	}
 	pid := c.sys.PID()
 	if pid == 0 {
+		if c.sys.Valid() {
+			return c.drv.report(c.sys.TID(), fmt.Errorf("registering memory of a process that cannot be watched: %w", syscall.ENFILE))
+		}
 		return syscall.EINTR // it is gone
 	}
 	space := c.drv.space(pid)

@@ -49,7 +49,7 @@ var mayImport = map[string][]string{
 	"internal/sandbox": {"internal/shm"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm"}, vocabulary...),
-	"internal/ucm":     {"internal/device", "internal/sandbox", "internal/ring"},
+	"internal/ucm": {"internal/device", "internal/sandbox", "internal/ring"},
 }
 
 // vocabulary is what front ends need to speak of a device's objects: attributes, states, addresses, and

@@ -37,6 +37,7 @@ const (
 const (
 	gigabytes    = "GB/s" // 10^9 bytes
 	microseconds = "us"   // half a round trip
+	nanoseconds  = "ns"
 )
 
 const bulk = 65536 // bytes a message of the bandwidth measurements
@@ -57,6 +58,8 @@ var contenders = []contender{
 	{"rnic-lat", []metric{{rnicWriteLat, microseconds}}, rnicLatency},
 	{"ucx-tcp-lat", []metric{{ucxPutLat, microseconds}}, ucx("tcp", "ucp_put_lat", 8, ucxPingIterations)},
 	{"ib-lat", []metric{{ibWriteLatTypical, microseconds}, {ibWriteLatAverage, microseconds}}, ibLatency},
+	{"post", []metric{{"one ibv_post_send under rnic run, 8 B", nanoseconds},
+		{"ibv_post_send to completion under rnic run, 8 B", nanoseconds}}, postCost},
 	{"ucx-shm-bw", []metric{{"UCX put over shared memory, 64 KiB", gigabytes}},
 		ucx("posix,self", "ucp_put_bw", bulk, ucxBulkIterations)},
 	{"ucx-shm-lat", []metric{{"UCX put over shared memory, 8 B, median", microseconds}},
@@ -179,6 +182,29 @@ func ibLatency(ctx context.Context) ([]float64, error) {
 		return nil, fmt.Errorf("ib_write_lat's row has only the numbers %v", numbers)
 	}
 	return numbers[4:6], nil
+}
+
+// postCost: what a post costs the program, and post to completion, by a program of our own on stock libibverbs.
+func postCost(ctx context.Context) ([]float64, error) {
+	dir, err := os.MkdirTemp("", "postcost")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	program := filepath.Join(dir, "postcost")
+	source := filepath.Join("tools", "bench", "postcost", "postcost.c")
+	if _, err := output(ctx, nil, "gcc", "-O2", "-Wall", "-o", program, source, "-libverbs"); err != nil {
+		return nil, err
+	}
+	out, err := output(ctx, nil, "./rnic", "run", "--", program)
+	if err != nil {
+		return nil, err
+	}
+	var figures [2]float64
+	if _, err := fmt.Sscan(out, &figures[0], &figures[1]); err != nil {
+		return nil, fmt.Errorf("output of postcost: %w: %s", err, out)
+	}
+	return figures[:], nil
 }
 
 // ucx returns a measurement with UCX's own benchmark. Its columns are
