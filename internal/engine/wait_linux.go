@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -165,15 +164,6 @@ func (w *waiter) wake() {
 	}
 	one := [8]byte{1}
 	unix.RawSyscall(unix.SYS_WRITE, uintptr(w.event), uintptr(unsafe.Pointer(&one[0])), 8)
-}
-
-// faultsPanic makes a memory fault of this goroutine a panic that can be caught, and returns what
-// undoes it. A program may truncate a file that the NIC has mapped.
-func faultsPanic() func() {
-	if debug.SetPanicOnFault(true) {
-		return func() {}
-	}
-	return func() { debug.SetPanicOnFault(false) }
 }
 
 func yieldThread() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

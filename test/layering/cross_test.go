@@ -1,0 +1,27 @@
+package layering
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestOtherSystemsCompile holds that verbs and the command compile, without cgo, where the NIC has
+// programs to serve.
+func TestOtherSystemsCompile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles the standard library for three systems: left out with -short")
+	}
+	for _, system := range []string{"linux/arm64", "darwin/arm64", "windows/amd64"} {
+		t.Run(strings.ReplaceAll(system, "/", "_"), func(t *testing.T) {
+			goos, goarch, _ := strings.Cut(system, "/")
+			cmd := exec.Command("go", "build", "-o", os.DevNull, "./cmd/rnic")
+			cmd.Dir = root
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
