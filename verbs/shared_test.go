@@ -169,3 +169,23 @@ func TestReregister(t *testing.T) {
 	check(server.mr.Close())
 	check(pd.Close())
 }
+
+// Receives of a shared queue cost no allocation either.
+func TestSharedReceivesDoNotAllocate(t *testing.T) {
+	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
+	defer dev.Close()
+	clients, server, srq, _ := pooled(dev, 1, 16)
+	recv := &verbs.RecvWR{SGE: server.mr.Slice(0, 64)}
+	send := &verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: clients[0].mr.Slice(0, 8)}
+	wc := make([]verbs.WC, 4)
+	message := func() {
+		get(srq.PostRecv(recv))
+		once(t, clients[0], send, wc)
+		for get(server.cq.Poll(wc)) == 0 {
+		}
+	}
+	message()
+	if n := testing.AllocsPerRun(1000, message); n >= 1 {
+		t.Errorf("%v allocations a SEND and its shared receive", n)
+	}
+}

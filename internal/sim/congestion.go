@@ -63,7 +63,7 @@ func (w *world) observeRate(q *qpair, pkt *roce.Packet) {
 	}
 	c.sent += int64(len(pkt.Payload))
 	const probes = 16 << 10 // sent out of turn, and a packet that has begun
-	if due := int64(p.DCQCN.LineRate)*(w.now-c.sentFrom)/1e9 + int64(p.DCQCN.Burst) + probes; c.sent > due {
+	if due := int64(float64(p.DCQCN.LineRate)*float64(w.now-c.sentFrom)/1e9) + int64(p.DCQCN.Burst) + probes; c.sent > due {
 		w.fail("%v has sent %d bytes in %s, at %d bytes a second only %d are due", q, c.sent, clock(w.now-c.sentFrom), p.DCQCN.LineRate, due)
 	}
 }

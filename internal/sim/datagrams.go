@@ -9,8 +9,8 @@ import (
 )
 
 // addDatagrams makes a queue pair for unreliable datagrams.
-func (w *world) addDatagrams(h *host) {
-	q := w.addQP(h, nic.UD, nil)
+func (w *world) addDatagrams(h *host, p *pool) {
+	q := w.addQP(h, nic.UD, p)
 	q.number, q.bombAt = 1, -1
 	q.attr = nic.Attr{PKeyIndex: h.partition(0), QKey: w.rng.Uint32() &^ (1 << 31), SQPSN: w.randomPSN()}
 	if w.chance(70) {
@@ -61,7 +61,7 @@ func (w *world) endDatagrams(q *qpair) {
 
 // receiveDatagrams posts receives from time to time: enough or not, large enough or not.
 func (w *world) receiveDatagrams(q *qpair, left int) {
-	if q.down {
+	if q.down || q.pool != nil {
 		return
 	}
 	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {

@@ -48,7 +48,7 @@ func (w *world) build() {
 	if w.chance(60) {
 		w.qkey = w.rng.Uint32() &^ (1 << 31)
 		for range w.between(2, 4) {
-			w.addDatagrams(w.hosts[w.rng.IntN(len(w.hosts))])
+			w.addDatagrams(w.hosts[w.rng.IntN(len(w.hosts))], nil)
 		}
 		w.addGroups()
 	}

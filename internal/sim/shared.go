@@ -41,6 +41,11 @@ func (w *world) addShared(h *host) {
 	for range w.between(2, 4) {
 		w.addConnOf(w.addQP(w.hosts[w.rng.IntN(len(w.hosts))], nic.RC, nil), w.addQP(h, nic.RC, p))
 	}
+	if w.chance(40) {
+		for range w.between(1, 2) {
+			w.addDatagrams(h, p)
+		}
+	}
 	w.after(0, func() {
 		for range w.between(1, 12) {
 			w.replenish(p, nil)
