@@ -14,6 +14,7 @@ import (
 type waiter struct {
 	event chan struct{}
 	poll  time.Duration
+	deaf  bool // never: there is nothing to watch
 }
 
 // networkPoll is how often a network that cannot wake the thread is looked at.
@@ -33,7 +34,6 @@ func (w *waiter) close() {}
 func (w *waiter) watch(Doorbells)   {}
 func (w *waiter) unwatch(Doorbells) {}
 func (w *waiter) arm([]*source)     {}
-func (w *waiter) deaf() bool        { return false }
 
 // wait sleeps until wake, for at most timeout nanoseconds; the network may have something then.
 func (w *waiter) wait(timeout int64) (network bool) {
