@@ -368,15 +368,16 @@ const (
 	PlantedDuplicateCompletion
 	PlantedReorderedCompletion
 	PlantedLostSolicited
-	PlantedSharedTwice // a shared receive is now and then given to two messages
-	PlantedLostLastWQE // a queue pair in error does not say that it has completed its last shared receive
-	PlantedLimitAgain  // the limit event of a shared queue comes with every receive
-	PlantedResizeLoses // a shared queue that is resized loses its oldest receive
-	PlantedReregKey    // the old keys of a region that changes stay
-	PlantedLateNotice  // a moderated event comes by the count only
-	PlantedUnseenGap   // UC: a missing packet is not noticed
-	PlantedDroppedUsed // UC: a message that is dropped uses its receive up
-	PlantedSQEDeaf     // UC, UD: a send queue in error stops the receive queue too
+	PlantedSharedTwice  // a shared receive is now and then given to two messages
+	PlantedLostLastWQE  // a queue pair in error does not say that it has completed its last shared receive
+	PlantedLimitAgain   // the limit event of a shared queue comes with every receive
+	PlantedResizeLoses  // a shared queue that is resized loses its oldest receive
+	PlantedReregKey     // the old keys of a region that changes stay
+	PlantedLateNotice   // a moderated event comes by the count only
+	PlantedUnseenGap    // UC: a missing packet is not noticed
+	PlantedDroppedUsed  // UC: a message that is dropped uses its receive up
+	PlantedXRCQueueKept // XRC: a message goes to the queue of the one before
+	PlantedSQEDeaf      // UC, UD: a send queue in error stops the receive queue too
 	PlantedStaleWindow
 	PlantedForeignWindow
 	PlantedInvalidateIgnored

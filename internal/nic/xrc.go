@@ -163,6 +163,9 @@ func (q *QP) aim(p *roce.Packet) bool {
 		}
 		return true
 	}
+	if q.nic.planted == PlantedXRCQueueKept && q.srq != nil {
+		return true
+	}
 	s := q.xrcd.srqs[num]
 	if s == nil || s.cq.overrun {
 		q.refuseFatal(roce.NAKInvalidRequest)

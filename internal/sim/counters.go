@@ -15,6 +15,8 @@ type Counters struct {
 	MulticastCopies uint64 // that reached a host with a member
 	PostedUC        uint64
 	DeliveredUC     uint64
+	PostedXRC       uint64
+	DeliveredXRC    uint64 // that used a receive
 	PostedRecvs     uint64
 	SharedRecvs     uint64 // of shared receive queues
 	Limits          uint64 // events of these
@@ -58,6 +60,8 @@ func (c *Counters) Add(o *Counters) {
 	c.CNPs += o.CNPs
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
+	c.PostedXRC += o.PostedXRC
+	c.DeliveredXRC += o.DeliveredXRC
 	c.PostedRecvs += o.PostedRecvs
 	c.SharedRecvs += o.SharedRecvs
 	c.Limits += o.Limits

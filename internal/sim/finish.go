@@ -138,6 +138,9 @@ func (w *world) finish() {
 		w.settle(q)
 		w.finishUnreliable(q)
 	}
+	for _, g := range w.xrcs {
+		w.finishXRC(g)
+	}
 	for _, h := range w.hosts {
 		for _, p := range h.pools {
 			w.finishPool(p)
@@ -200,6 +203,14 @@ func (w *world) outstanding() string {
 			}
 			if q.left > 0 && !q.down && q.sq.Free() == 0 {
 				fmt.Fprintf(&b, "the send queue of %v in %v is full; ", q, q.qp.State())
+			}
+		}
+	}
+	for _, g := range w.xrcs {
+		for _, s := range g.senders {
+			if !s.failed && s.done < len(s.sends) {
+				fmt.Fprintf(&b, "%s %d of XRC QP %06x in %v waits (target in %v, %d receives posted, %d to be); ", OpNames[s.sends[s.done].op], s.done,
+					s.qp.Num(), s.qp.State(), s.tgt.State(), len(s.sends[s.done].to.recvs), len(s.sends[s.done].to.plan))
 			}
 		}
 	}

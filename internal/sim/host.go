@@ -31,6 +31,7 @@ type host struct {
 	byQPN map[uint32]*qpair
 	wires []*wire // by the index of the host they lead to
 	ahs   map[ahKey]*nic.AH
+	xrcs  map[uint32]*xrcSender // by queue pair number
 
 	inbox      []*packet
 	rx         []nic.RxPacket
@@ -257,6 +258,7 @@ func (h *host) look(after string) {
 	for _, p := range h.pools {
 		w.looked(p, after)
 	}
+	w.lookXRC(h)
 	w.checkStates(h)
 	for _, q := range h.drained {
 		w.drained(q)

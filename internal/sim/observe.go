@@ -13,6 +13,10 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 	if err := roce.Decode(p.Data[:len(p.Data)-roce.ICRCSize], &pkt); err != nil {
 		w.fail("host %d sends a malformed packet: %v", h.index, err)
 	}
+	if s := h.xrcs[p.QPN]; s != nil {
+		w.observeXRC(s, p, &pkt)
+		return
+	}
 	q := h.byQPN[p.QPN]
 	if q == nil {
 		w.fail("host %d sends from QP %06x, which it does not have", h.index, p.QPN)

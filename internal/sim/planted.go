@@ -34,6 +34,7 @@ var plantedNames = map[string]nic.Planted{
 	"late-notice":            nic.PlantedLateNotice,
 	"unseen-gap":             nic.PlantedUnseenGap,
 	"dropped-message-used":   nic.PlantedDroppedUsed,
+	"xrc-queue-kept":         nic.PlantedXRCQueueKept,
 	"deaf-in-sqe":            nic.PlantedSQEDeaf,
 	"lost-copy":              nic.PlantedLostCopy,
 	"stale-member":           nic.PlantedStaleMember,

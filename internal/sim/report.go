@@ -25,7 +25,7 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 			ops += fmt.Sprintf("%d %s, ", c.Posted[op], name)
 		}
 	}
-	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered), %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.PostedRecvs,
+	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.PostedXRC, c.PostedRecvs,
 		c.SharedRecvs, c.Limits, c.Resizes, c.Reregistered)
 	line("connections", "%d, with %d intended errors", c.Connections, c.Intended)
 	line("completions", "%d, of these %d errors and %d flushed; %d events", c.Completions, c.Errors, c.Flushed, c.Events)

@@ -57,6 +57,9 @@ func (w *world) build() {
 			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))])
 		}
 	}
+	if w.chance(30) {
+		w.addXRC(w.hosts[w.rng.IntN(len(w.hosts))])
+	}
 	for _, h := range w.hosts {
 		for _, c := range h.cqs {
 			if w.chance(80) {
@@ -78,7 +81,7 @@ func (w *world) build() {
 }
 
 func (w *world) addHost(i int) {
-	h := &host{w: w, index: i, byQPN: make(map[uint32]*qpair), ahs: make(map[ahKey]*nic.AH),
+	h := &host{w: w, index: i, byQPN: make(map[uint32]*qpair), ahs: make(map[ahKey]*nic.AH), xrcs: make(map[uint32]*xrcSender),
 		mtu: pick(w, 4096, 4096, 1024, 2048)}
 	h.addrs = [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}),
 		netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(1 + i)})}

@@ -58,6 +58,7 @@ type world struct {
 	groups []*mgroup
 	qkey   uint32 // of multicast groups
 	ucs    []*qpair
+	xrcs   []*xrcGroup
 	works  []*work // by work request id, from workBase on
 	free   []*packet
 	hash   uint64

@@ -25,7 +25,7 @@ func TestCleanSeeds(t *testing.T) {
 		n    uint64
 	}{{"packets dropped", c.Dropped}, {"packets corrupted", c.Corrupted}, {"packets duplicated", c.Duplicated},
 		{"packets reordered", c.Reordered}, {"packets delayed", c.Delayed}, {"datagrams", c.PostedUD}, {"notifications of congestion", c.CNPs}, {"copies of multicast datagrams", c.MulticastCopies},
-		{"messages of unreliable connections", c.DeliveredUC},
+		{"messages of unreliable connections", c.DeliveredUC}, {"messages to queues of XRC", c.DeliveredXRC},
 		{"RNR NAKs", c.RNRNAKs}, {"sequence NAKs", c.SequenceNAKs}, {"retransmitted packets", c.Retransmitted},
 		{"intended errors", c.Intended}, {"error completions", c.Errors}, {"flush completions", c.Flushed},
 		{"shared receives", c.SharedRecvs}, {"limit events of shared receive queues", c.Limits}, {"resized queues", c.Resizes},
