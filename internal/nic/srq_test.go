@@ -454,3 +454,78 @@ func TestSharedReceivesOfAnUnreliableConnection(t *testing.T) {
 		t.Errorf("%d last WQE events", n)
 	}
 }
+
+// FuzzSharedQueue lets a program do what it likes with a shared receive queue, its indices and its elements,
+// while messages come in and commands change it. The NIC touches no memory but that of the region, and
+// completes no more receives than messages came.
+func FuzzSharedQueue(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 5, 2, 9, 3, 77, 4, 2, 5, 1, 0, 3})
+	f.Add([]byte{6, 255, 0, 1, 7, 3, 0, 2, 1, 1, 2, 200})
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		w, p, from, to := sharing(t, Config{}, nil)
+		w.quiet = true
+		h := w.hosts[1]
+		_ = h.mr.Dereg()
+		var err error
+		if h.mr, err = h.n.RegMR(h.pd, h.mem, memBase+4096, 4096, memBase+4096, allAccess); err != nil {
+			t.Fatal(err)
+		}
+		before := string(h.mem.Mem)
+		sent, received := 0, 0
+		for ops = ops[:min(len(ops), 120)]; len(ops) >= 2; ops = ops[2:] {
+			v := int(ops[1])
+			b := p.rq.Bytes()
+			switch ops[0] % 9 {
+			case 0:
+				if e := from[v%2]; e.q.State() == RTS && e.sq.Free() > 0 {
+					e.post(wr(uint64(sent), ring.OpSend, e.sge(0, v)))
+					sent++
+				}
+			case 1:
+				if p.rq.Free() > 0 {
+					p.recv(uint64(v), to[0].sge(4096+v*8, 1+v))
+				}
+			case 2:
+				b[128+v%4] ^= byte(1 << (v >> 5)) // the producer index
+			case 3:
+				b[256+v%4] ^= byte(1 << (v >> 5)) // the consumer index
+			case 4:
+				b[ring.HeaderSize+v*7%(len(b)-ring.HeaderSize)] ^= byte(v | 1)
+			case 5:
+				limit := uint32(v % 40)
+				_ = p.s.Modify(&limit, nil)
+			case 6:
+				_, g, err := h.n.SRQShape(SRQAttr{MaxWR: uint32(1 + v%70), MaxSGE: 4})
+				if err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, g.Size())
+				q, err := ring.Format(buf, g)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p.s.Modify(nil, q) == nil {
+					p.rq = ring.View(buf, g)
+					p.rq.SetPosition(p.rq.Produced())
+				}
+			case 7:
+				_ = h.n.Modify(w.now, to[v%2].q, &Attr{State: Err}, AttrState)
+			case 8:
+				w.run(int64(v) * 1e5)
+			}
+			w.settle()
+		}
+		for _, e := range to {
+			received += len(e.poll())
+		}
+		if received > sent {
+			t.Fatalf("%d receives completed for %d messages", received, sent)
+		}
+		if m := string(h.mem.Mem); m[:4096] != before[:4096] || m[8192:] != before[8192:] {
+			t.Fatal("memory outside the region has changed")
+		}
+		if h.events(EventQPLastWQE) > 2 {
+			t.Fatal("more last WQE events than queue pairs")
+		}
+	})
+}
