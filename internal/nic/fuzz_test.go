@@ -21,8 +21,14 @@ func guarded(t fatalTB) (w *wire, a, b *end, check func()) {
 	for i, e := range []*end{a, b} {
 		_ = e.h.mr.Dereg()
 		var err error
-		if e.h.mr, err = e.h.n.RegMR(e.h.pd, e.h.mem, memBase+4096, 4096, memBase+4096, allAccess); err != nil {
+		if e.h.mr, err = e.h.n.RegMR(e.h.pd, e.h.mem, memBase+4096, 4096, memBase+4096, allAccess|AccessMWBind|AccessFlushGlobal); err != nil {
 			t.Fatalf("%v", err)
+		}
+		if e.mw, err = e.h.n.AllocMW(e.h.pd, MWType2); err != nil {
+			t.Fatalf("%v", err)
+		}
+		if !e.q.bind(&ring.Bind{Addr: memBase + 4096, Length: 1000, LKey: e.h.mr.LKey(), MWKey: e.mw.RKey(), Access: uint32(bindRights)}) {
+			t.Fatalf("the window cannot be bound")
 		}
 		for k := range 8 {
 			e.recv(uint64(k), e.sge(4096+k*100, 100), e.sge(8000, 10))
@@ -68,7 +74,7 @@ func inputs(data []byte, a, b *end) (out []struct {
 		}
 		op := roce.Opcode(h[3])
 		if h[2]&2 != 0 {
-			op = roce.Opcode(h[3] % 0x18)
+			op = roce.Opcode(h[3] % 0x1e)
 		}
 		headers := 40
 		if i := op.Info(); i != nil {
@@ -81,8 +87,15 @@ func inputs(data []byte, a, b *end) (out []struct {
 		roce.BTH(pkt).Encode(&roce.BTHFields{Opcode: op, Solicited: h[2]&4 != 0, AckReq: h[2]&8 != 0, PadCount: roce.PadCount(n),
 			PKey: 0xffff, DestQP: to.q.Num(), PSN: roce.PSN(100).Add(int(int8(h[4])) % 16)})
 		if i := op.Info(); i != nil {
+			key := to.h.mr.RKey()
+			if h[7]&8 != 0 {
+				key = to.mw.RKey()
+			}
+			if e := i.IETH(pkt); e != nil && h[5]&1 == 0 {
+				e.Encode(&roce.IETHFields{RKey: key})
+			}
 			if e := i.RETH(pkt); e != nil && h[5]&1 == 0 {
-				e.Encode(&roce.RETHFields{VA: memBase + 4096 + uint64(int16(binary.LittleEndian.Uint16(h[6:]))), RKey: to.h.mr.RKey(),
+				e.Encode(&roce.RETHFields{VA: memBase + 4096 + uint64(int16(binary.LittleEndian.Uint16(h[6:]))), RKey: key,
 					Length: uint32(n) + uint32(h[5]>>1)*16})
 			}
 			if e := i.AtomicETH(pkt); e != nil && h[5]&1 == 0 {

@@ -96,6 +96,7 @@ type end struct {
 	q          *QP
 	cq         *CQ
 	sq, rq, cv *ring.Queue
+	mw         *MW // of tests that need one
 }
 
 var testCap = Cap{MaxSendWR: 63, MaxRecvWR: 63, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInline: 512}
