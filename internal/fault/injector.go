@@ -14,6 +14,7 @@ type Decision struct {
 	CorruptBit uint32 // with Corrupt: the bit to flip, counted from the BTH's first; bit b is 1<<(b%8) of byte b/8
 	Hold       int    // pass after this many later packets have; 0 does not reorder
 	DelayNanos int64  // pass this much later
+	Mark       bool   // mark it as a congested network does (RFC 3168), if it is ECN capable
 }
 
 // Counters are how many packets were seen, how many of them the rules selected, and how many met
@@ -21,6 +22,8 @@ type Decision struct {
 type Counters struct {
 	Seen, Selected                                     uint64
 	Dropped, Duplicated, Corrupted, Reordered, Delayed uint64
+
+	Marked uint64 // or would be, if they are not ECN capable
 }
 
 // Injector decides about packets, one after the other. It is not safe for concurrent use. Two
@@ -31,7 +34,7 @@ type Injector struct {
 	nth      []uint64 // ascending, those still to come
 	counters Counters
 
-	drop, duplicate, corrupt, reorder, delay rand.PCG
+	drop, duplicate, corrupt, reorder, delay, mark rand.PCG
 }
 
 // New returns an Injector at the start of its decisions. It keeps no memory of spec's.
@@ -44,7 +47,7 @@ func New(spec Spec) *Injector {
 	slices.Sort(in.nth)
 	in.nth = slices.DeleteFunc(slices.Compact(in.nth), func(n uint64) bool { return n == 0 })
 	const apart = 0x9e3779b97f4a7c15 // any odd number: the streams start far from each other
-	for i, stream := range []*rand.PCG{&in.drop, &in.duplicate, &in.corrupt, &in.reorder, &in.delay} {
+	for i, stream := range []*rand.PCG{&in.drop, &in.duplicate, &in.corrupt, &in.reorder, &in.delay, &in.mark} {
 		stream.Seed(spec.Seed, uint64(i)*apart)
 	}
 	return in
@@ -71,6 +74,7 @@ func (in *Injector) Decide(pkt []byte) (d Decision) {
 	if roll(&in.delay, in.spec.Delay) {
 		d.DelayNanos = in.delayNanos()
 	}
+	d.Mark = roll(&in.mark, in.spec.Mark)
 	if len(in.nth) > 0 && in.nth[0] == in.counters.Selected {
 		in.nth = in.nth[1:]
 		d.Drop = true
@@ -99,6 +103,7 @@ func (c *Counters) count(d *Decision) {
 	add(&c.Corrupted, d.Corrupt)
 	add(&c.Reordered, d.Hold > 0)
 	add(&c.Delayed, d.DelayNanos > 0)
+	add(&c.Marked, d.Mark)
 }
 
 func (in *Injector) delayNanos() int64 {

@@ -47,7 +47,7 @@ func near(t *testing.T, what string, got uint64, n int, rate float64) {
 // TestRates checks each rate, over many packets, and that faults of different kinds are independent.
 func TestRates(t *testing.T) {
 	const n = 200_000
-	spec := mustParse(t, "drop=1%,dup=2%,reorder=3%:5,corrupt=4%,delay=5%:1ms-3ms,seed=7")
+	spec := mustParse(t, "drop=1%,dup=2%,reorder=3%:5,corrupt=4%,delay=5%:1ms-3ms,ecn=6%,seed=7")
 	in := New(spec)
 	var holds [6]uint64
 	both := uint64(0)
@@ -76,6 +76,7 @@ func TestRates(t *testing.T) {
 	near(t, "reordered", c.Reordered, n, 0.03*0.99)
 	near(t, "corrupted", c.Corrupted, n, 0.04*0.99)
 	near(t, "delayed", c.Delayed, n, 0.05*0.99)
+	near(t, "marked", c.Marked, n, 0.06*0.99)
 	near(t, "corrupted and delayed", both, n, 0.04*0.05*0.99)
 	for depth := 1; depth <= 5; depth++ {
 		near(t, "held", holds[depth], n, 0.03*0.99/5)

@@ -27,6 +27,7 @@ const (
 //	reorder=2%[:4]     rate of packets that later ones overtake, and how many at most
 //	corrupt=0.5%       rate of packets in which one bit is flipped
 //	delay=5%:1ms-3ms   rate of packets that are late, and by how much (or delay=5%:2ms)
+//	ecn=5%             rate of packets that are marked (RFC 3168), if they are ECN capable
 //	nth=3              drop exactly the third packet; repeatable
 //	op=RC_ACKNOWLEDGE  limit the rules to an opcode; repeatable
 //	psn=0x1005         limit the rules to a packet sequence number; repeatable
@@ -46,7 +47,7 @@ func Parse(text string) (Spec, error) {
 		parse := rules[key]
 		switch {
 		case !ok || parse == nil:
-			return Spec{}, ruleError(rule, "want one of drop=, dup=, reorder=, corrupt=, delay=, nth=, op=, psn= and seed=")
+			return Spec{}, ruleError(rule, "want one of drop=, dup=, reorder=, corrupt=, delay=, ecn=, nth=, op=, psn= and seed=")
 		case seen[key] && key != "nth" && key != "op" && key != "psn":
 			return Spec{}, ruleError(rule, key+"= was given before")
 		}
@@ -68,6 +69,7 @@ var rules = map[string]func(s *Spec, value string) (want string){
 	"drop":    func(s *Spec, value string) string { return parseRate(&s.Drop, value) },
 	"dup":     func(s *Spec, value string) string { return parseRate(&s.Duplicate, value) },
 	"corrupt": func(s *Spec, value string) string { return parseRate(&s.Corrupt, value) },
+	"ecn":     func(s *Spec, value string) string { return parseRate(&s.Mark, value) },
 	"reorder": parseReorder,
 	"delay":   parseDelay,
 	"nth":     parseNth,
@@ -205,6 +207,7 @@ func (s Spec) String() string {
 	rate("reorder", s.Reorder, depth)
 	rate("corrupt", s.Corrupt, "")
 	rate("delay", s.Delay, delay)
+	rate("ecn", s.Mark, "")
 	for _, n := range s.Nth {
 		out = append(out, "nth="+strconv.FormatUint(n, 10))
 	}

@@ -19,6 +19,7 @@ func TestParse(t *testing.T) {
 		"drop=.5%":             {Drop: 0.005},
 		"dup=0.1%":             {Duplicate: 0.001},
 		"corrupt=12.5%":        {Corrupt: 0.125},
+		"ecn=2.5%":             {Mark: 0.025},
 		"reorder=2%":           {Reorder: 0.02},
 		"reorder=2%:16":        {Reorder: 0.02, ReorderDepth: 16},
 		"reorder=0%:16":        {},

@@ -20,6 +20,8 @@ const DefaultReorderDepth = 4
 type Spec struct {
 	Drop, Duplicate, Reorder, Corrupt, Delay float64
 
+	Mark float64 // of packets that are ECN capable (RFC 3168): congestion experienced
+
 	DelayMin, DelayMax time.Duration // a delayed packet's delay is uniform from min to max, both included
 	ReorderDepth       int           // 0 is DefaultReorderDepth
 	Seed               uint64
@@ -34,7 +36,7 @@ type Spec struct {
 
 // Active reports whether any packet can meet a fault.
 func (s *Spec) Active() bool {
-	return s.Drop > 0 || s.Duplicate > 0 || s.Reorder > 0 || s.Corrupt > 0 || s.Delay > 0 || len(s.Nth) > 0
+	return s.Drop > 0 || s.Duplicate > 0 || s.Reorder > 0 || s.Corrupt > 0 || s.Delay > 0 || s.Mark > 0 || len(s.Nth) > 0
 }
 
 // selects reports whether the rules apply to a packet that starts with this BTH.

@@ -101,6 +101,9 @@ func (l *Link) decide(p *link.Packet) {
 	if d.Corrupt && p.Corrupt == 0 {
 		p.Corrupt = d.CorruptBit + 1
 	}
+	if d.Mark {
+		mark(p)
+	}
 	switch {
 	case d.Drop:
 		return
@@ -116,6 +119,13 @@ func (l *Link) decide(p *link.Packet) {
 		// A copy: the link below writes each packet's own ICRC into it.
 		l.batch = append(l.batch, q.copyOf(p))
 		l.copies = append(l.copies, l.batch[len(l.batch)-1])
+	}
+}
+
+// mark is what a congested network does to a packet that is ECN capable (RFC 3168, 5).
+func mark(p *link.Packet) {
+	if p.Path.TOS&link.TrafficClassECN != 0 {
+		p.Path.TOS |= link.TrafficClassECN
 	}
 }
 

@@ -54,6 +54,9 @@ func (l *Link) takeReady(pkts []link.Packet, n int) int {
 func (l *Link) arrive(pkts []link.Packet, n int, p *link.Packet) int {
 	q := &l.in
 	d := q.injector.Decide(p.Data)
+	if d.Mark {
+		mark(p)
+	}
 	switch {
 	case d.Drop:
 		return n
