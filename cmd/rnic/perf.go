@@ -18,7 +18,7 @@ type PerfCmd struct {
 	Operation string `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
 	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
 
-	Transport  string        `short:"c" default:"RC" help:"Transport: RC, or UC for write and send."`
+	Transport  string        `short:"c" default:"RC" help:"Transport: RC, UC (write and send), or XRC (not write-lat and send-lat)."`
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
 	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`

@@ -143,7 +143,7 @@ func (b *bandwidth) postSlot(q, s int, op verbs.Opcode, local *verbs.MR) error {
 
 // postAt posts an operation of a slot on the buffers at off, on both sides.
 func (b *bandwidth) postAt(q, s, off int, op verbs.Opcode, local *verbs.MR) error {
-	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, Imm: b.imm, RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
+	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, Imm: b.imm, RemoteSRQ: b.remoteSRQ(q), RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
 	switch {
 	case op == verbs.OpFetchAdd:
 		b.wr.RemoteAddr, b.wr.CompareAdd = b.peer.Addr+uint64(b.off(q, 0)), 1

@@ -50,6 +50,9 @@ type endpoint struct {
 	gid  int
 	mtu  int
 	wc   []verbs.WC
+
+	srqs       []*verbs.SRQ // XRC, the server's
+	remoteSRQs []uint32     // XRC, at the client
 }
 
 // remote is what an endpoint must know of its peer.
@@ -58,9 +61,10 @@ type remote struct {
 	Addr      uint64           `json:"addr"` // of the peer's in buffer
 	RKey      uint32           `json:"rkey"`
 	MTU       int              `json:"mtu"`
+	SRQs      []uint32         `json:"srqs,omitempty"` // XRC: the numbers of the server's shared receive queues
 }
 
-func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
+func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err error) {
 	ctx := dev.Open()
 	defer func() {
 		if err != nil {
@@ -88,14 +92,18 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 	if e.rcq, err = e.ctx.CreateCQ(min(o.QueuePairs*(o.recvSlots()+1)+64, int(dev.Limits().MaxCQE))); err != nil {
 		return nil, err
 	}
-	for range o.QueuePairs {
+	if o.Transport == "XRC" && !client {
+		if err := e.addTargets(); err != nil {
+			return nil, err
+		}
+	}
+	for len(e.qps) < o.QueuePairs {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
 			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline})
 		if err != nil {
 			return nil, err
 		}
-		e.qps = append(e.qps, qp)
-		e.psns = append(e.psns, rand.Uint32()&0xffffff)
+		e.addQP(qp)
 	}
 	e.mtu = dev.MTU()
 	if o.MTU != 0 {
@@ -105,6 +113,11 @@ func newEndpoint(o *Options, dev *verbs.Device) (e *endpoint, err error) {
 		e.mtu = o.MTU
 	}
 	return e, nil
+}
+
+func (e *endpoint) addQP(qp *verbs.QP) {
+	e.qps = append(e.qps, qp)
+	e.psns = append(e.psns, rand.Uint32()&0xffffff)
 }
 
 // pickGID chooses the own address: the index asked for, or of the family that of the connection to the peer, which
@@ -139,7 +152,7 @@ func (o *Options) pickGID(dev *verbs.Device) (int, error) {
 
 // local is what the peer must know of e.
 func (e *endpoint) local() (remote, error) {
-	r := remote{Addr: e.in.Addr(0), RKey: e.in.RKey(), MTU: e.mtu}
+	r := remote{Addr: e.in.Addr(0), RKey: e.in.RKey(), MTU: e.mtu, SRQs: e.srqNums()}
 	for i, q := range e.qps {
 		ep, err := q.Local(e.gid, e.psns[i])
 		if err != nil {
@@ -155,12 +168,15 @@ func (e *endpoint) connect(peer remote) error {
 	if len(peer.Endpoints) != len(e.qps) {
 		return fmt.Errorf("the peer has %d queue pairs, not %d: give both sides the same options", len(peer.Endpoints), len(e.qps))
 	}
+	if err := e.learnSRQs(peer.SRQs); err != nil {
+		return err
+	}
 	e.mtu = min(e.mtu, peer.MTU)
 	for i, q := range e.qps {
 		if err := q.Init(verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic); err != nil {
 			return err
 		}
-		if e.o.receives() {
+		if e.o.receives() && (e.o.Transport != "XRC" || e.srqs != nil) {
 			for s := range e.o.recvSlots() {
 				if err := e.postRecv(i, s); err != nil {
 					return err
@@ -181,8 +197,13 @@ func (e *endpoint) off(qp, slot int) int { return (qp*e.o.slots() + slot) * e.o.
 // inOff is the same in the buffer for what comes in, which has more slots where receives are posted.
 func (e *endpoint) inOff(qp, slot int) int { return (qp*e.o.recvSlots() + slot) * e.o.stride() }
 
-func (e *endpoint) postRecv(qp, slot int) error {
-	_, err := e.qps[qp].PostRecv(&verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.inOff(qp, slot), e.o.Size)})
+func (e *endpoint) postRecv(qp, slot int) (err error) {
+	wr := &verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.inOff(qp, slot), e.o.Size)}
+	if e.srqs != nil {
+		_, err = e.srqs[qp].PostRecv(wr)
+		return err
+	}
+	_, err = e.qps[qp].PostRecv(wr)
 	return err
 }
 

@@ -42,7 +42,7 @@ func (p *player) send() error {
 		b[len(b)-1] = mark(p.n)
 	}
 	p.n++
-	p.wr = verbs.SendWR{Opcode: opcodes[p.o.Kind.Verb], Flags: verbs.Signaled, RemoteAddr: p.peer.Addr, RKey: p.peer.RKey, CompareAdd: 1}
+	p.wr = verbs.SendWR{Opcode: opcodes[p.o.Kind.Verb], Flags: verbs.Signaled, RemoteAddr: p.peer.Addr, RKey: p.peer.RKey, RemoteSRQ: p.remoteSRQ(0), CompareAdd: 1}
 	switch {
 	case len(b) > 0 && len(b) <= p.o.Inline:
 		p.wr.Inline = b

@@ -187,10 +187,10 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 
 // pair makes and connects the two endpoints.
 func pair(o *Options, sdev, cdev *verbs.Device) (s, c *endpoint, err error) {
-	if s, err = newEndpoint(o, sdev); err != nil {
+	if s, err = newEndpoint(o, sdev, false); err != nil {
 		return nil, nil, err
 	}
-	if c, err = newEndpoint(o, cdev); err != nil {
+	if c, err = newEndpoint(o, cdev, true); err != nil {
 		s.close()
 		return nil, nil, err
 	}
@@ -289,7 +289,7 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 }
 
 func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
-	e, err := newEndpoint(o, dev)
+	e, err := newEndpoint(o, dev, true)
 	if err != nil {
 		return nil, err
 	}
@@ -411,7 +411,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	if !o.IPv4 && !o.IPv6 && len(h.Remote.Endpoints) > 0 {
 		own.IPv6 = !h.Remote.Endpoints[0].GID.Addr().Is4()
 	}
-	e, err := newEndpoint(&own, dev)
+	e, err := newEndpoint(&own, dev, false)
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,13 @@ func (o *Options) reliable() bool { return o.Transport != "UC" }
 // receives tells whether the server of a bandwidth measurement takes messages from its receive queues.
 func (o *Options) receives() bool { return o.Kind.Verb == "send" || !o.reliable() && !o.Kind.Latency }
 
+// qpType is the type of the client's queue pairs.
 func (o *Options) qpType() verbs.QPType {
-	if o.Transport == "UC" {
+	switch o.Transport {
+	case "UC":
 		return verbs.UC
+	case "XRC":
+		return verbs.XRCINI
 	}
 	return verbs.RC
 }
@@ -29,18 +33,20 @@ func (o *Options) checkTransport() error {
 	switch o.Transport {
 	case "":
 		o.Transport = "RC"
-	case "RC", "UC":
+	case "RC", "UC", "XRC":
 	default:
-		return usage("transport %q: RC or UC is needed", o.Transport)
+		return usage("transport %q: RC, UC or XRC is needed", o.Transport)
 	}
 	switch verb := o.Kind.Verb; {
+	case o.Transport == "XRC" && o.Kind.Latency && (verb == "write" || verb == "send"):
+		return usage("%s needs requests both ways: XRC has them one way", o.Kind)
+	case o.Process && o.Transport != "RC":
+		return usage("--memory=process goes with RC")
 	case o.reliable():
 	case verb == "read" || verb == "atomic":
 		return usage("%s needs an answer: UC has none", o.Kind)
 	case verb == "write" && o.Check && !o.Kind.Latency:
 		return usage("--check: nothing tells when a WRITE over UC has arrived; the last ones are verified in any case")
-	case o.Process:
-		return usage("--memory=process goes with RC")
 	}
 	return nil
 }
