@@ -32,7 +32,7 @@ func ExamplePD_AllocMW() {
 	key, addr := mw.RKey(), mr.Addr(100) // what the client is told
 
 	fmt.Println(client.put("through a window", addr, key))
-	server.receive(0, 64)
+	server.receive(0, 0, 64)
 	client.post(&verbs.SendWR{Opcode: verbs.OpSendInv, Flags: verbs.Signaled, SGE: client.mr.Slice(0, 4), InvRKey: key})
 	check(client.next().Err())
 	wc := server.next()
