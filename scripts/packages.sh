@@ -6,7 +6,7 @@
 set -eu
 
 build="git make gcc libc6-dev linux-libc-dev libibverbs-dev librdmacm-dev ibverbs-providers ibverbs-utils
-	perftest rdmacm-utils iproute2 tshark procps util-linux"
+	perftest python3-pyverbs rdmacm-utils iproute2 tshark procps util-linux"
 guest="qemu-system-x86 busybox-static xz-utils kmod iproute2"
 demo="ibverbs-providers ibverbs-utils perftest util-linux"
 bench="ucx-utils libfabric-bin iperf3 sockperf"
