@@ -108,7 +108,8 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		return
 	case d < 0:
 		q.nic.stats.Duplicates++
-		if q.typ == XRCTGT && !q.aimAgain(p) {
+		if q.typ == XRCTGT {
+			q.receiveDuplicateXRC(p, psn)
 			return
 		}
 		q.receiveDuplicate(p, psn)

@@ -175,16 +175,17 @@ func (q *QP) aim(p *roce.Packet) bool {
 	return true
 }
 
-// aimAgain is aim for a duplicate, which is answered or ignored, but lands nowhere.
-func (q *QP) aimAgain(p *roce.Packet) bool {
-	if q.resp.inMessage != noMessage {
-		return p.Info.Kind != roce.KindReadRequest || q.srq != nil && q.srq.num == p.XRCETH().SRQ()
-	}
+// receiveDuplicateXRC is receiveDuplicate with the protection domain of the queue that the duplicate is for, which
+// need not be that of the message under way.
+func (q *QP) receiveDuplicateXRC(p *roce.Packet, psn roce.PSN) {
 	s := q.xrcd.srqs[p.XRCETH().SRQ()]
-	if s != nil {
-		q.aimAt(s)
+	if s == nil {
+		return
 	}
-	return s != nil
+	pd := q.pd
+	q.pd = s.pd
+	q.receiveDuplicate(p, psn)
+	q.pd = pd
 }
 
 // aimAt makes s the queue of what comes next; nil: none.

@@ -285,3 +285,30 @@ func TestXRCRandomPackets(t *testing.T) {
 }
 
 func pickSize(rng *rand.Rand) int { return []int{0, 8, 1024, 1024, 1024, 1025}[rng.IntN(6)] }
+
+// 9.7.5.1: a READ for one queue is answered again while a message for the other is under way: without that answer the
+// initiator does not go on.
+func TestXRCReadAgainWithinAMessage(t *testing.T) {
+	w, a, b, _, queues := xrcPair(t, nil)
+	queues[1].recv(1, queues[1].piece(0, 3000))
+	to := func(x *xrcQueue, length uint32) func(*roce.OpInfo, []byte) {
+		return func(i *roce.OpInfo, p []byte) {
+			i.XRCETH(p).Encode(&roce.XRCETHFields{SRQ: x.srq.Num()})
+			if h := i.RETH(p); h != nil {
+				h.Encode(&roce.RETHFields{VA: memBase, RKey: x.mr.RKey(), Length: length})
+			}
+		}
+	}
+	read := b.fromPeer(roce.XRCReadRequest, 100, 0, to(queues[0], 8))
+	b.h.inject(b.pathFrom(a), read)
+	b.h.inject(b.pathFrom(a), b.fromPeer(roce.XRCSendFirst, 101, 1024, to(queues[1], 0)))
+	w.settle()
+	b.h.inject(b.pathFrom(a), read)
+	w.settle()
+	if n := w.countOp(roce.XRCReadResponseOnly); n != 2 {
+		t.Errorf("%d responses, want 2", n)
+	}
+	b.h.inject(b.pathFrom(a), b.fromPeer(roce.XRCSendLast, 102, 8, to(queues[1], 0)))
+	w.run(1e6)
+	queues[1].want(t, "1:success")
+}

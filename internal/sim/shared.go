@@ -197,6 +197,7 @@ func (w *world) settleShared(q *qpair) {
 	}
 	if q.reset {
 		q.pool.resets++
+		w.replenish(q.pool, nil) // the last one may be gone with it: others would wait for ever
 	} else if q.errState && q.lastWQE != 1 {
 		w.fail("%v is in ERR, and %d events said that its last shared receive had completed (11.6.3.4)", q, q.lastWQE)
 	}
