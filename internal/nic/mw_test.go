@@ -493,3 +493,40 @@ func TestDuplicateReadOfInvalidatedWindow(t *testing.T) {
 		t.Errorf("states %v and %v", a.q.State(), b.q.State())
 	}
 }
+
+// 10.6.5, 10.8.2: when the completion of a local invalidate or of a bind shows, nothing reads through what the key
+// stood for before any more: not the response of a READ either that left in the same batch.
+func TestInvalidateCompletesBehindTransfers(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		w, a, b := connected(t, Config{}, nil)
+		m, mw := bindable(t, b, 0), newWindow(t, b, MWType2)
+		b.post(mw.bind(1, m, 4096, 64, windowAccess))
+		w.run(1e6)
+		b.want(t, "1:success")
+		inv := invalidate(2, ring.OpLocalInv, mw.mw.RKey())
+		a.post(through(wr(1, ring.OpRead, a.sge(0, 64)), mw.mw.RKey(), memBase+4096))
+		a.h.transmit()
+		b.h.deliver()
+		if other { // something stands before it
+			b.post(remote(wr(3, ring.OpWrite, b.sge(0, 8)), a, 9000))
+		}
+		b.post(inv)
+		b.h.tx.Reset()
+		b.h.n.Transmit(w.now, b.h.tx)
+		if got := b.poll(); len(got) != 0 && len(b.h.tx.Gather.Segs) != 0 {
+			t.Errorf("completions %+v, while %d pieces of memory are still to be read", got, len(b.h.tx.Gather.Segs))
+		}
+		b.h.tx.Gather.Gather()
+		b.h.n.GatherDone(w.now, b.h.tx)
+		for i := range b.h.tx.Packets {
+			w.carry(b.h, &b.h.tx.Packets[i])
+		}
+		w.run(second)
+		want := []string{"2:success"}
+		if other {
+			want = []string{"3:success", "2:success"}
+		}
+		b.want(t, want...)
+		a.want(t, "1:success")
+	}
+}

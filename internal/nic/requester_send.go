@@ -32,7 +32,7 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			break
 		}
 		if w.local() {
-			if !q.carryOut(now, w) {
+			if !q.carryOut(now, tx, w) {
 				break
 			}
 			continue
@@ -66,7 +66,10 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 
 // carryOut performs a local operation when everything before it has been sent, or passes one that it has
 // performed before. False: it has failed.
-func (q *QP) carryOut(now int64, w *sendRequest) bool {
+//
+// It completes at once, unless the batch is still to read memory, maybe by the very key that it ends: then
+// GatherDone completes it.
+func (q *QP) carryOut(now int64, tx *Tx, w *sendRequest) bool {
 	r := &q.req
 	if !w.done {
 		if w.status = q.runLocal(w); w.status != ring.StatusSuccess {
@@ -76,6 +79,10 @@ func (q *QP) carryOut(now int64, w *sendRequest) bool {
 		w.done = true
 	}
 	r.cur++
+	if len(tx.Gather.Segs) > 0 {
+		q.nic.transport.carried = append(q.nic.transport.carried, q)
+		return true
+	}
 	q.completeRequests(now, r.passLocal())
 	return true
 }

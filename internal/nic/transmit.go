@@ -93,6 +93,11 @@ func (q *QP) transmit(now int64, tx *Tx) (more, full bool) {
 func (n *NIC) GatherDone(now int64, tx *Tx) {
 	n.now = max(n.now, now)
 	t := &n.transport
+	for i, q := range t.carried { // first: what stands behind completes in its turn
+		q.completeRequests(now, q.req.passLocal())
+		t.carried[i] = nil
+	}
+	t.carried = t.carried[:0]
 	if len(tx.Gather.Failed) == 0 && t.unacknowledged == 0 {
 		return
 	}

@@ -27,7 +27,8 @@ type transport struct {
 	requests  requestPool  // likewise
 	pace      PacePolicy
 
-	unacknowledged int // UD and UC packets in the batch being sent
+	unacknowledged int   // UD and UC packets in the batch being sent
+	carried        []*QP // they have carried out local operations behind transfers of that batch
 }
 
 func (t *transport) init(n *NIC) {

@@ -28,7 +28,7 @@ func (q *QP) sendUnacknowledged(now int64, tx *Tx) (more, full bool) {
 		}
 		if w.local() {
 			r.acked = r.head
-			if !q.carryOut(now, w) {
+			if !q.carryOut(now, tx, w) {
 				break
 			}
 			continue
@@ -233,10 +233,10 @@ func (q *QP) landingLost(now int64, e *effect) {
 		q.enterError(now)
 		return
 	}
-	q.req.epoch++ // voids the effects behind e
+	q.req.epoch++ // voids the effects behind e, a receive that was to fail among them
 	r := &q.resp
 	q.nic.stats.UCDropped++
-	r.inMessage, r.mr = noMessage, nil
+	r.inMessage, r.mr, r.refusing = noMessage, nil, false
 	q.nic.transport.putRecv(r.recv)
 	r.recv = nil
 	if q.srq == nil {

@@ -361,3 +361,22 @@ func TestUCTakesOnlyItsTransport(t *testing.T) {
 		t.Errorf("%+v", b.h.n.Stats())
 	}
 }
+
+// A WRITE that memory does not take voids what came behind it, a receive that is no good among that: the
+// receive is found to be no good again by the next message, and the queue pair does not stay deaf.
+func TestUCBadReceiveBehindALostWrite(t *testing.T) {
+	w, a, b := unreliable(t, Config{})
+	b.h.mem.Holes = []hostmem.Range{{Addr: memBase + 50_000, Len: 10}}
+	bad := b.sge(0, 3000)
+	bad.LKey ^= 1
+	b.recv(1, bad)
+	b.recv(2, b.sge(0, 3000))
+	a.post(remote(wr(1, ring.OpWrite, a.sge(0, 2000)), b, 49_000), wr(2, ring.OpSend, a.sge(0, 100)))
+	w.run(1e6)
+	a.post(wr(3, ring.OpSend, a.sge(0, 100)))
+	w.run(1e6)
+	b.want(t, "1:local protection error", "2:work request flushed error")
+	if b.q.State() != Err {
+		t.Errorf("state %v", b.q.State())
+	}
+}
