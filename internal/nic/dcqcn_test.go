@@ -198,3 +198,27 @@ func TestDCQCNPacesWhatIsSent(t *testing.T) {
 		}
 	}
 }
+
+// 9.7.5.2, 9.9.3: responses that the rate holds back, and the NAK behind them, leave at that rate too when the NAK has
+// taken the queue pair to the error state, whether its receives are its own or shared.
+func TestPacedResponsesBeforeANAK(t *testing.T) {
+	cfg := dcqcnConfig(DCQCNPolicy{LineRate: 10_000_000, Burst: 2048})
+	for _, shared := range []bool{false, true} {
+		var w *wire
+		var a, b *end
+		if shared {
+			wire, _, from, to := sharing(t, cfg, nil)
+			w, a, b = wire, from[0], to[0]
+		} else {
+			w, a, b = connected(t, cfg, nil)
+		}
+		bad := remote(wr(2, ring.OpWrite, a.sge(0, 8)), b, 0)
+		bad.RKey ^= 1
+		a.post(remote(wr(1, ring.OpRead, a.sge(0, 12_000)), b, 20_000), bad)
+		w.run(5e6) // 12,000 bytes take 1.2 ms
+		if b.q.State() != Err {
+			t.Fatalf("shared %v: state %v", shared, b.q.State())
+		}
+		a.want(t, "1:success", "2:remote access error")
+	}
+}

@@ -383,7 +383,7 @@ func (q *QP) waitNotReady(now int64, psn roce.PSN, code uint8) {
 func (q *QP) deadline() int64 {
 	r := &q.req
 	if q.state == Err {
-		return r.flushAt
+		return earlier(r.flushAt, q.rateDeadline()) // a NAK may stand behind responses that the rate holds back
 	}
 	d := earlier(q.resp.ackAt, q.rateDeadline())
 	if r.rnrUntil != 0 {
@@ -422,7 +422,9 @@ func (q *QP) expire(now int64) {
 	q.rateDue(now)
 	switch {
 	case q.state == Err:
-		q.pollReceives(now)
+		if r.flushAt != 0 && r.flushAt <= now {
+			q.pollReceives(now)
+		}
 		return
 	case q.pace.until != 0:
 		if q.pace.until <= now {
