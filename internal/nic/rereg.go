@@ -28,13 +28,10 @@ const opReregister = "reregister memory region"
 
 // AdmitRereg is the part of reregistering that comes before the program's memory is looked at: what m
 // becomes, of which flags says what is taken from r. EINVAL: no flag, or one that there is not, or what
-// RegMR refuses. ENOENT: m is gone. EBUSY: memory windows are bound to it (11.2.7.8). EBUSY: memory windows are bound to it (11.2.8.5).
+// RegMR refuses. ENOENT: m is gone. EBUSY: memory windows are bound to it (11.2.7.8).
 func (n *NIC) AdmitRereg(m *MR, flags ReregFlags, r Region) (Region, error) {
 	if m.dead {
 		return Region{}, refuse(ENOENT, opReregister, fmt.Sprintf("key %#x", m.key), "it is deregistered")
-	}
-	if len(m.windows) > 0 {
-		return Region{}, refuse(EBUSY, opReregister, fmt.Sprintf("key %#x", m.key), "memory windows are bound to it: unbind or deallocate them first")
 	}
 	if len(m.windows) > 0 {
 		return Region{}, refuse(EBUSY, opReregister, fmt.Sprintf("key %#x", m.key), "memory windows are bound to it: unbind or deallocate them first")
