@@ -178,12 +178,12 @@ func (q *QP) aim(p *roce.Packet) bool {
 // receiveDuplicateXRC is receiveDuplicate with the protection domain of the queue that the duplicate is for, which
 // need not be that of the message under way.
 func (q *QP) receiveDuplicateXRC(p *roce.Packet, psn roce.PSN) {
-	s := q.xrcd.srqs[p.XRCETH().SRQ()]
-	if s == nil {
-		return
-	}
 	pd := q.pd
-	q.pd = s.pd
+	if s := q.xrcd.srqs[p.XRCETH().SRQ()]; s != nil {
+		q.pd = s.pd
+	} else if p.Info.Kind == roce.KindReadRequest {
+		return // nobody's memory can be read for it; what needs no memory is acknowledged
+	}
 	q.receiveDuplicate(p, psn)
 	q.pd = pd
 }

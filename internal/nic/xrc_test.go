@@ -312,3 +312,21 @@ func TestXRCReadAgainWithinAMessage(t *testing.T) {
 	w.run(1e6)
 	queues[1].want(t, "1:success")
 }
+
+// 9.7.5.1: a message whose acknowledgement was lost is acknowledged again, also when its shared receive queue has been
+// destroyed since: it has arrived.
+func TestXRCLostAcknowledgementOfAQueueThatIsGone(t *testing.T) {
+	w, a, _, _, queues := xrcPair(t, nil)
+	x := queues[0]
+	x.recv(1, x.piece(0, 100))
+	w.drop = func(f frame) bool { return f.op == roce.XRCAck }
+	a.post(x.aimed(wr(1, ring.OpSend, a.sge(0, 100)), 0))
+	w.settle()
+	x.want(t, "1:success")
+	if err := x.srq.Destroy(); err != nil {
+		t.Fatal(err)
+	}
+	w.drop = nil
+	w.run(10 * second)
+	a.want(t, "1:success")
+}
