@@ -17,6 +17,7 @@ func readPlain() ([]iface, error) {
 		f := iface{
 			name: i.Name, index: i.Index, mtu: i.MTU, mac: i.HardwareAddr,
 			up: i.Flags&net.FlagUp != 0, loopback: i.Flags&net.FlagLoopback != 0, metric: noDefault,
+			running: i.Flags&net.FlagRunning != 0,
 		}
 		addrs, err := i.Addrs()
 		if err != nil {

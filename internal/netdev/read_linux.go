@@ -14,7 +14,7 @@ import (
 func readInterfaces() ([]iface, error) {
 	const attempts = 5 // a dump fails when the table changes under it
 	for i := 0; ; i++ {
-		ifaces, err := readNetlink()
+		ifaces, err := readNetlink(&netlink.Handle{})
 		switch {
 		case err == nil:
 			return ifaces, nil
@@ -29,22 +29,24 @@ func readInterfaces() ([]iface, error) {
 	}
 }
 
-func readNetlink() ([]iface, error) {
-	links, err := netlink.LinkList()
+// readNetlink asks in the network namespace of h; that of the zero Handle is the calling thread's.
+func readNetlink(h *netlink.Handle) ([]iface, error) {
+	links, err := h.LinkList()
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return nil, err
 	}
-	metrics := defaultRoutes()
+	metrics := defaultRoutes(h)
 	ifaces := make([]iface, 0, len(links))
 	for _, l := range links {
 		a := l.Attrs()
 		f := iface{
 			name: a.Name, index: a.Index, mtu: a.MTU, mac: a.HardwareAddr,
 			up: a.Flags&net.FlagUp != 0, loopback: a.Flags&net.FlagLoopback != 0, metric: noDefault,
+			running: a.RawFlags&unix.IFF_RUNNING != 0,
 		}
 		if m, ok := metrics[a.Index]; ok {
 			f.metric = m
@@ -71,7 +73,7 @@ func (f *iface) add(a *netlink.Addr) {
 
 // defaultRoutes returns the best metric of the default routes by interface
 // index. Without routes interfaces are ordered by index alone.
-func defaultRoutes() map[int]int {
+func defaultRoutes(h *netlink.Handle) map[int]int {
 	metrics := map[int]int{}
 	note := func(index, metric int) {
 		if m, ok := metrics[index]; index != 0 && (!ok || metric < m) {
@@ -80,7 +82,7 @@ func defaultRoutes() map[int]int {
 	}
 	const ipv6Later = 1 << 30 // IPv4 decides where there is both
 	for family, later := range map[int]int{netlink.FAMILY_V4: 0, netlink.FAMILY_V6: ipv6Later} {
-		routes, err := netlink.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
+		routes, err := h.RouteListFiltered(family, &netlink.Route{Dst: nil}, netlink.RT_FILTER_DST)
 		if err != nil {
 			continue
 		}

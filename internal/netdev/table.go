@@ -33,6 +33,8 @@ type Entry struct {
 	MTU      int  // of the interface, bytes
 	PathMTU  int  // the largest path MTU that fits, 256 to 4096 bytes
 	Loopback bool // on a loopback interface
+	Up       bool // the interface is up
+	Running  bool // and has a carrier
 }
 
 // Table is the GID table, in an order that lasts: the interface of the default
@@ -88,6 +90,7 @@ type iface struct {
 	mtu      int
 	mac      net.HardwareAddr
 	up       bool
+	running  bool // up, with a carrier
 	loopback bool
 	metric   int // of its default route, noDefault if it has none
 	addrs    []addr
@@ -140,6 +143,7 @@ func (c candidate) entry(index int) Entry {
 	return Entry{
 		Index: index, GID: c.ip.As16(), Addr: c.ip,
 		IfName: c.name, IfIndex: c.index, MTU: c.mtu, PathMTU: pathMTU(c.mtu), Loopback: c.loopback,
+		Up: c.up, Running: c.up && c.running,
 	}
 }
 
