@@ -213,6 +213,7 @@ func (w *world) fetched(x *work) {
 	s := x.local[0]
 	x.old = binary.LittleEndian.Uint64(x.q.h.mem.space.Mem[s.off:])
 	x.onWord.last = x.apply(x.old)
+	x.endedAt = w.now
 	x.q.h.mem.accept(x.local)
 	x.landed = true
 }

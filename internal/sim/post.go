@@ -75,6 +75,7 @@ func (w *world) posted(q *qpair, x *work) {
 		q.consuming = append(q.consuming, x)
 	}
 	if x.isAtomic() && !x.mustFail {
+		x.postedAt = w.now
 		x.onWord.ops = append(x.onWord.ops, x)
 	}
 	if x.remoteErr {

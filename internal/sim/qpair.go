@@ -103,6 +103,8 @@ type work struct {
 	add, swap uint64
 	compare   uint64
 	old       uint64
+	postedAt  int64 // of an atomic
+	endedAt   int64 // when its success was known
 
 	// Memory windows and flushes.
 	win   *window // what is bound or invalidated
