@@ -86,8 +86,12 @@ type GID = roce.GID
 // GIDEntry is an entry of the GID table.
 type GIDEntry = device.GIDEntry
 
-// GIDs are the device's addresses with their indices.
+// GIDs are the device's addresses with their indices, as they are now: EventGIDChange tells of a change.
 func (d *Device) GIDs() []GIDEntry { return d.dev.GIDs() }
+
+// PortActive tells whether the port is up: an interface of it is, and has a carrier. Loopback counts only
+// where there is no other. EventPortError and EventPortActive tell of a change.
+func (d *Device) PortActive() bool { return d.dev.PortActive() }
 
 // MTU is the largest path MTU in bytes.
 func (d *Device) MTU() int { return d.dev.MTU() }
@@ -114,8 +118,11 @@ const (
 	EventQPAccessError    = nic.EventQPAccessErr // the peer asked for what is not allowed
 	EventConnEstablished  = nic.EventCommEst     // a message arrived in state RTR
 	EventSendQueueDrained = nic.EventSQDrained
-	EventSRQLimit         = nic.EventSRQLimit  // fewer receives are left in a shared queue than was armed
-	EventLastWQE          = nic.EventQPLastWQE // a queue pair in error completes no other receive of a shared queue
+	EventSRQLimit         = nic.EventSRQLimit   // fewer receives are left in a shared queue than was armed
+	EventLastWQE          = nic.EventQPLastWQE  // a queue pair in error completes no other receive of a shared queue
+	EventPortActive       = nic.EventPortActive // the port is up again
+	EventPortError        = nic.EventPortErr    // every interface of the port is down, or has no carrier
+	EventGIDChange        = nic.EventGIDChange  // addresses have come or gone: see Device.GIDs
 )
 
 // Event is an asynchronous event (struct ibv_async_event).
@@ -124,6 +131,7 @@ type Event struct {
 	QP   *QP  // of a queue pair, else nil
 	CQ   *CQ  // of a completion queue, else nil
 	SRQ  *SRQ // of a shared receive queue, else nil
+	Port int  // of a port, counted from 1, else 0
 }
 
 // Context is an open device: what is created through it lives until it is closed.
@@ -154,7 +162,7 @@ func (d *Device) Open() *Context {
 	return c
 }
 
-// Events are the asynchronous events of the context's objects. The channel is closed with the context.
+// Events are the asynchronous events of the context's objects, and of the port. The channel is closed with the context.
 func (c *Context) Events() <-chan Event { return c.events }
 
 // Device is the device that c is open on.
@@ -218,7 +226,7 @@ func (s sink) Completion(cq *device.CQ) {
 }
 
 func (s sink) Async(e device.AsyncEvent) {
-	ev := Event{Type: e.Type}
+	ev := Event{Type: e.Type, Port: int(e.Port)}
 	if e.QP != nil {
 		ev.QP, _ = e.QP.Cookie.(*QP)
 	}

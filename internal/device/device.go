@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"rnic/internal/engine"
 	"rnic/internal/fault"
@@ -52,9 +53,13 @@ type Device struct {
 	unit  *engine.Unit
 	port  port // links and addresses
 	guid  [8]byte
-	gids  []GIDEntry
 	mtu   int
 	limit nic.Limits
+
+	watch  watch
+	state  atomic.Pointer[portState]
+	hookMu sync.Mutex // held while hook is called
+	hook   func()
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
@@ -70,13 +75,13 @@ func New(cfg Config) (*Device, error) {
 	if err := d.port.open(&d.cfg); err != nil {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
-	d.gids, d.guid, d.mtu = d.port.gids, d.port.guid, d.port.mtu
+	d.guid, d.mtu = d.port.guid, d.port.mtu
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
 	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy})
 	d.limit = core.Limits()
-	for _, g := range d.gids {
+	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
 	u, err := engine.New(engine.Config{Core: core, Net: d.port.net, Loop: d.port.loop, Events: d.dispatch, Waking: cfg.Waking})
@@ -85,6 +90,7 @@ func New(cfg Config) (*Device, error) {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
 	d.unit = u
+	d.startWatch()
 	return d, nil
 }
 
@@ -101,6 +107,7 @@ func (d *Device) Close() error {
 		open = append(open, c)
 	}
 	d.mu.Unlock()
+	d.watch.stop()
 	for _, c := range open {
 		c.Close()
 	}
@@ -114,8 +121,9 @@ func (d *Device) Name() string { return d.cfg.Name }
 // Limits are the device's.
 func (d *Device) Limits() nic.Limits { return d.limit }
 
-// GIDs are the entries of the GID table that hold something, by index.
-func (d *Device) GIDs() []GIDEntry { return d.gids }
+// GIDs are the entries of the GID table that hold something, by index. They change with the machine's addresses:
+// see AsyncEvent, nic.EventGIDChange. The caller does not change them.
+func (d *Device) GIDs() []GIDEntry { return d.state.Load().gids }
 
 // NodeGUID is stable across restarts, and never zero.
 func (d *Device) NodeGUID() [8]byte { return d.guid }

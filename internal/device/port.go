@@ -23,8 +23,10 @@ type port struct {
 	udp  *udp.Link
 	file *capture.File
 	gids []GIDEntry
-	guid [8]byte
-	mtu  int
+	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
+	entries []netdev.Entry
+	guid    [8]byte
+	mtu     int
 }
 
 // localGID is the address of a device without a network: a unique local one that means nothing outside.
@@ -106,20 +108,26 @@ func (p *port) addresses(cfg *Config) error {
 		p.guid, p.mtu = [8]byte{2, 0, 0, 0xff, 0xfe, 0, 0, 1}, maxPathMTU
 		return nil
 	}
-	sel := netdev.Selection{Addrs: cfg.Addrs}
-	if cfg.Interface != "" {
-		sel.Interfaces = []string{cfg.Interface}
-	}
-	t, err := netdev.Read(sel)
+	t, err := netdev.Read(cfg.selection())
 	if err != nil {
 		return err
 	}
 	for _, e := range t.Entries {
 		p.gids = append(p.gids, GIDEntry{Index: e.Index, GID: e.GID, IfIndex: e.IfIndex, IfName: e.IfName})
 	}
+	p.entries = t.Entries
 	binary.BigEndian.PutUint64(p.guid[:], t.NodeGUID)
 	p.mtu = t.PathMTU()
 	return nil
+}
+
+// selection is which addresses the device has.
+func (c *Config) selection() netdev.Selection {
+	sel := netdev.Selection{Addrs: c.Addrs}
+	if c.Interface != "" {
+		sel.Interfaces = []string{c.Interface}
+	}
+	return sel
 }
 
 // buffer is the size of the receive socket.

@@ -31,7 +31,7 @@ type verbsObject interface {
 
 func newContext(d *Driver, f *shm.File) *verbsContext {
 	c := &verbsContext{drv: d, file: f, objects: map[uint32]verbsObject{}}
-	c.dev = d.dev.Open(sink{})
+	c.dev = d.dev.Open(sink{c})
 	// Watched before the program can ring.
 	c.dev.AddDoorbells(f.Log())
 	d.contexts[c] = struct{}{}

@@ -28,6 +28,25 @@ func (d *Driver) describe() {
 		LinkLayer: portEthernet}
 }
 
+// portNow is what QUERY_PORT answers now.
+func (d *Driver) portNow() portAttr {
+	p := d.port
+	if !d.dev.PortActive() {
+		p.State, p.PhysState = portDown, portDisabled
+	}
+	return p
+}
+
+// gids are the entries of the GID table that programs can name: its length does not change under them.
+func (d *Driver) gids() []device.GIDEntry {
+	all := d.dev.GIDs()
+	n := 0
+	for n < len(all) && all[n].Index < int(d.port.GIDs) {
+		n++
+	}
+	return all[:n]
+}
+
 // mtuCode is enum ib_mtu: 256 is 1, 4096 is 5.
 func mtuCode(bytes int) uint8 {
 	return uint8(min(max(bits.Len(uint(bytes))-8, 1), mtuCode4096))
@@ -195,7 +214,8 @@ func (c *call) queryPort() syscall.Errno {
 		return syscall.EINVAL
 	}
 	b := make([]byte, sizePortAttrExt)
-	c.drv.port.encode(b)
+	p := c.drv.portNow()
+	p.encode(b)
 	c.respond(b[:sizePortAttr])
 	return 0
 }
@@ -209,7 +229,8 @@ func (c *call) queryPortMethod() syscall.Errno {
 		return syscall.EINVAL
 	}
 	b := make([]byte, sizePortAttrExt)
-	c.drv.port.encode(b)
+	p := c.drv.portNow()
+	p.encode(b)
 	c.put(portResp, b)
 	return 0
 }
@@ -219,7 +240,7 @@ func (d *Driver) gidAt(index uint64) (device.GIDEntry, syscall.Errno) {
 	if index >= uint64(d.port.GIDs) {
 		return device.GIDEntry{}, syscall.EINVAL
 	}
-	for _, g := range d.dev.GIDs() {
+	for _, g := range d.gids() {
 		if uint64(g.Index) == index {
 			return g, 0
 		}
@@ -255,7 +276,7 @@ func (c *call) queryGIDTable() syscall.Errno {
 	if size < sizeGIDEntry || size > maxIoctl || room%size != 0 {
 		return syscall.EINVAL
 	}
-	gids := c.drv.dev.GIDs()
+	gids := c.drv.gids()
 	if uint64(len(gids)) > room/size {
 		return syscall.EINVAL
 	}

@@ -71,6 +71,7 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 
 // Close ends every context and the events. The programs must be gone.
 func (d *Driver) Close() {
+	d.dev.OnPortChange(nil)
 	d.mu.Lock()
 	for c := range d.contexts {
 		c.close()

@@ -302,8 +302,21 @@ func (p *pump) close() {
 	unix.Close(p.stop)
 }
 
-// sink hands the device's events to the channels of the objects they are about.
-type sink struct{}
+// asyncOf lists the channels of asynchronous events of a context.
+func (p *pump) asyncOf(ctx *verbsContext) (found []*channel) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.channels {
+		if w.c.ctx == ctx && w.c.size == sizeAsyncEvent {
+			found = append(found, w.c)
+		}
+	}
+	return found
+}
+
+// sink hands the device's events to the channels of the objects they are about, or, those of the port, to
+// all channels of asynchronous events of its context.
+type sink struct{ ctx *verbsContext }
 
 // Completion implements device.Sink: struct ib_uverbs_comp_event_desc.
 func (sink) Completion(q *device.CQ) {
@@ -317,7 +330,7 @@ func (sink) Completion(q *device.CQ) {
 }
 
 // Async implements device.Sink: struct ib_uverbs_async_event_desc.
-func (sink) Async(e device.AsyncEvent) {
+func (s sink) Async(e device.AsyncEvent) {
 	var r [sizeAsyncEvent]byte
 	le.PutUint32(r[8:], uint32(e.Type))
 	switch {
@@ -335,6 +348,11 @@ func (sink) Async(e device.AsyncEvent) {
 		if o, ok := e.SRQ.Cookie.(*srqObject); ok {
 			le.PutUint64(r[:], o.userHandle)
 			o.async.post(&o.asyncEvents, r)
+		}
+	case e.Port != 0:
+		le.PutUint64(r[:], uint64(e.Port))
+		for _, c := range s.ctx.drv.pump.asyncOf(s.ctx) {
+			c.post(&eventOrigin{}, r)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 
+	"rnic/internal/device"
 	"rnic/internal/sandbox"
 )
 
@@ -40,6 +41,13 @@ func (d *Driver) AddTo(t Tree) error {
 	if b.err == nil {
 		b.err = t.AddDevice("/dev/infiniband/uverbs0", verbsMajor, verbsMinor, d)
 	}
+	d.dev.OnPortChange(func() {
+		b := treeBuilder{t: t}
+		b.portStateFiles(d, "/sys/class/infiniband/"+d.cfg.Name+"/ports/1")
+		if b.err != nil {
+			d.logf("the port has changed: %v", b.err)
+		}
+	})
 	return b.err
 }
 
@@ -91,8 +99,7 @@ func (b *treeBuilder) deviceFiles(d *Driver, dir string) {
 }
 
 func (b *treeBuilder) portFiles(d *Driver, dir string) {
-	b.file(dir+"/state", "4: ACTIVE")
-	b.file(dir+"/phys_state", "5: LinkUp")
+	b.portStateFiles(d, dir)
 	b.file(dir+"/rate", portRate)
 	b.file(dir+"/link_layer", "Ethernet")
 	b.file(dir+"/cap_mask", fmt.Sprintf("0x%08x", d.port.CapFlags))
@@ -101,22 +108,30 @@ func (b *treeBuilder) portFiles(d *Driver, dir string) {
 	b.file(dir+"/sm_lid", "0x0")
 	b.file(dir+"/sm_sl", "0")
 	b.file(dir+"/pkeys/0", "0xffff")
-	gids := map[int]int{}
-	for i, g := range d.dev.GIDs() {
-		gids[g.Index] = i
+}
+
+// portStateFiles are those that change with the network: of the state, and of the GID table.
+func (b *treeBuilder) portStateFiles(d *Driver, dir string) {
+	state, phys := "4: ACTIVE", "5: LinkUp"
+	if !d.dev.PortActive() {
+		state, phys = "1: DOWN", "3: Disabled"
+	}
+	b.file(dir+"/state", state)
+	b.file(dir+"/phys_state", phys)
+	gids := map[int]device.GIDEntry{}
+	for _, g := range d.dev.GIDs() {
+		gids[g.Index] = g
 	}
 	for slot := range int(d.port.GIDs) {
 		n := strconv.Itoa(slot)
-		i, used := gids[slot]
-		if !used {
-			// A read of an empty slot's attributes fails in the kernel: there is no file here.
-			b.file(dir+"/gids/"+n, quads(make([]byte, 16)))
-			continue
-		}
-		g := d.dev.GIDs()[i]
+		g, used := gids[slot]
 		b.file(dir+"/gids/"+n, quads(g.GID[:]))
-		b.file(dir+"/gid_attrs/types/"+n, "RoCE v2")
-		b.file(dir+"/gid_attrs/ndevs/"+n, g.IfName)
+		// A read of an empty slot's attributes fails in the kernel: there is no file here, unless the slot was
+		// in use: then it is the last one's.
+		if used {
+			b.file(dir+"/gid_attrs/types/"+n, "RoCE v2")
+			b.file(dir+"/gid_attrs/ndevs/"+n, g.IfName)
+		}
 	}
 }
 

@@ -131,9 +131,11 @@ type portAttr struct {
 const (
 	portCapCM       = 1 << 16
 	portCapIPGIDs   = 1 << 26
+	portDown        = 1
 	portActive      = 4
 	portWidth4X     = 2
 	portSpeedEDR    = 32
+	portDisabled    = 3 // port_physical_state
 	portLinkUp      = 5
 	portEthernet    = 2
 	portGRHRequired = 1 // ib_uverbs_query_port_resp.flags: RoCE has no address without GRH
