@@ -18,10 +18,10 @@ type PerfCmd struct {
 	Operation string `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
 	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
 
-	Transport  string        `short:"c" default:"RC" help:"Transport: RC, UC (write and send), or XRC (not write-lat and send-lat)."`
+	Transport  string        `short:"c" default:"RC" help:"Transport: RC, UC (write and send), UD (send), or XRC (not write-lat and send-lat)."`
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
-	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8)."`
-	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB."`
+	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8, send-bw over UD 1024)."`
+	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB (UD: to the MTU)."`
 	Iterations int           `short:"n" default:"-1" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
 	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
 	Depth      int           `short:"t" default:"-1" help:"Work requests in flight of each queue pair (default 32, fewer with many queue pairs)."`
@@ -39,6 +39,11 @@ type PerfCmd struct {
 	Fault      []string      `sep:"none" help:"Faults to inject, for example drop=1%,seed=7; send: or recv: before it chooses the direction (default send). Repeatable."`
 	Capture    string        `type:"path" help:"Write all packets to this pcapng file."`
 	JSON       bool          `help:"Print one JSON object a measurement."`
+	Rate       string        `help:"Limit of what each side sends, of all queue pairs together: messages (10000/s) or bytes (100MB/s, 1GiB/s) a second."`
+	Both       bool          `name:"bidirectional" help:"Both sides send; the figure is the sum (write-bw, read-bw, send-bw)."`
+	SRQ        bool          `name:"srq" help:"All queue pairs of a side take their receives from one shared receive queue (send-bw and send-lat)."`
+	Histogram  bool          `help:"Print the distribution of the latency; with --json its buckets."`
+	Progress   bool          `help:"Write a line a second on standard error (default: if it is a terminal)."`
 	Counters   bool          `help:"Print the counters of the NICs on standard error at the end."`
 	Stages     bool          `help:"Say where the latency lies, from posting to seeing the completion (write-lat and send-lat, with --loopback)."`
 	Congestion string        `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
@@ -53,15 +58,22 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	rate, err := perf.ParseRate(c.Rate)
+	if err != nil {
+		return err
+	}
 	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
 		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
-		Stages: c.Stages}
+		Stages: c.Stages, Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram}
 	if err := c.conflict(); err != nil {
 		return fmt.Errorf("%w: %w", perf.ErrUsage, err)
 	}
 	if err := o.Validate(); err != nil {
+		return err
+	}
+	if o.Progress, err = c.progress(os.Stdout, os.Stderr); err != nil {
 		return err
 	}
 	if c.CPUProfile != "" {
@@ -76,6 +88,30 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		defer pprof.StopCPUProfile()
 	}
 	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
+}
+
+// progress is where the progress of a measurement is written, nil for nowhere: standard error, if it is a terminal
+// or that was asked for, and never between the JSON objects of one stream for both.
+func (c *PerfCmd) progress(stdout, stderr *os.File) (*perf.Progress, error) {
+	out, err1 := stdout.Stat()
+	diag, err2 := stderr.Stat()
+	null, err3 := os.Stat(os.DevNull)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		if c.Progress {
+			return nil, fmt.Errorf("--progress: %w", err)
+		}
+		return nil, nil
+	}
+	nowhere := os.SameFile(diag, null)
+	terminal := diag.Mode()&os.ModeCharDevice != 0 && !nowhere
+	mixed := c.JSON && os.SameFile(out, diag) && !nowhere
+	switch {
+	case mixed && c.Progress:
+		return nil, fmt.Errorf("%w: --progress: standard error and the JSON objects go to the same place: redirect one of them", perf.ErrUsage)
+	case mixed || !c.Progress && !terminal:
+		return nil, nil
+	}
+	return &perf.Progress{W: stderr, Terminal: terminal}, nil
 }
 
 // conflict refuses options of which one would be ignored.

@@ -129,6 +129,67 @@ func TestPerfClientAndServer(t *testing.T) {
 	}
 }
 
+// The modes that both sides have to agree on, between two processes.
+func TestPerfModesOfClientAndServer(t *testing.T) {
+	for _, c := range [][]string{
+		{"write-bw", "--bidirectional", "--check"},
+		{"read-bw", "--bidirectional", "--check", "--rate", "20000/s"},
+		{"send-bw", "--bidirectional", "--check", "--srq", "-q", "2", "-s", "5000", "--fault", "drop=1%,seed=4"},
+		{"send-bw", "--bidirectional", "-c", "uc", "-s", "3000"},
+		{"send-bw", "--bidirectional", "-c", "ud", "--srq"},
+		{"send-bw", "-c", "ud"},
+		{"send-lat", "-c", "ud", "--histogram"},
+		{"send-lat", "--srq", "--check"},
+	} {
+		t.Run(strings.Join(c, " "), func(t *testing.T) {
+			port := freePort(t)
+			server := start(t, "perf", c[0], "--addr", address(1), "-p", port)
+			waitListening(t, port)
+			args := slices.Concat([]string{"perf", c[0], address(1), "--addr", address(2), "-p", port, "-n", "100", "--json"}, c[1:])
+			p := run(t, 0, args...)
+			want := 100.
+			if slices.Contains(c, "-q") {
+				want *= 2
+			}
+			if slices.Contains(c, "--bidirectional") {
+				want *= 2
+			}
+			var r map[string]any
+			if err := json.Unmarshal(p.out.Bytes(), &r); err != nil || r["iterations"] != want || r["errors"] != 0. {
+				t.Errorf("%v, want %v iterations:\n%s", err, want, &p.out)
+			}
+			if _, has := r["latency_histogram_ns"]; has != slices.Contains(c, "--histogram") {
+				t.Errorf("histogram:\n%s", &p.out)
+			}
+			if c := server.end(t); c != 0 {
+				t.Errorf("server: exit code %d\n%s%s", c, &server.out, &server.errOut)
+			}
+		})
+	}
+}
+
+// --progress writes lines to standard error and leaves standard output alone; without it, what is not a terminal gets none.
+func TestPerfProgress(t *testing.T) {
+	p := run(t, 0, loopback("write-bw", "--progress", "--json", "-D", "2500ms")...)
+	if !regexp.MustCompile(`^write-bw, 65536 bytes: \d+ s, \d+ messages, \d+ messages/s, [0-9.]+ GB/s\n`).Match(p.errOut.Bytes()) || !json.Valid(p.out.Bytes()) {
+		t.Errorf("stdout %q\nstderr %q", &p.out, &p.errOut)
+	}
+	p = run(t, 0, loopback("write-bw", "-D", "1500ms")...)
+	if p.errOut.Len() > 0 {
+		t.Errorf("without --progress: %q", &p.errOut)
+	}
+}
+
+// Progress never comes between the JSON objects of one stream.
+func TestPerfProgressAmongJSON(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe", loopback("write-bw", "--progress", "--json", "-n", "10")...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	out, err := cmd.CombinedOutput() // one pipe for both
+	if cmd.ProcessState.ExitCode() != 2 || !strings.HasPrefix(string(out), "rnic: bad option: --progress") || strings.Count(string(out), "\n") != 1 {
+		t.Errorf("%v: %q", err, out)
+	}
+}
+
 func TestPerfServerOfAnotherOperation(t *testing.T) {
 	port := freePort(t)
 	server := start(t, "perf", "read-bw", "--addr", address(1), "-p", port)
@@ -253,6 +314,18 @@ func TestPerfBadArguments(t *testing.T) {
 		{"send-bw", "--memory=process", "--loopback"},
 		{"write-bw", "--memory=process", "--loopback", "-s", "8"},
 		{"write-bw", "-p", "65536"},
+		{"write-bw", "--loopback", "--rate", "fast"},
+		{"write-bw", "--loopback", "--rate", "100MB"},
+		{"write-bw", "--loopback", "--rate", "0/s"},
+		{"write-bw", "--loopback", "--rate", "-5/s"},
+		{"write-lat", "--loopback", "--rate", "5/s"},
+		{"write-lat", "--loopback", "--bidirectional"},
+		{"atomic-bw", "--loopback", "--bidirectional"},
+		{"write-bw", "--loopback", "--srq"},
+		{"write-bw", "--loopback", "--histogram"},
+		{"write-bw", "--loopback", "-c", "ud"},
+		{"send-bw", "--loopback", "-c", "ud", "-s", "4097"},
+		{"send-bw", "--loopback", "-c", "ud", "-m", "512", "-s", "1024"},
 		{"write-bw", "server", "--loopback"},
 		{"write-bw", "server", "more"},
 		{"atomic-bw", "--loopback", "-s", "4"},

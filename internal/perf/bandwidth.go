@@ -29,7 +29,11 @@ type bandwidth struct {
 	free    [][]int // slots of each queue pair
 	scratch []byte
 	errs    int
-	imm     uint32 // of the next message, where it has any
+	imm     uint32       // of the next message, where it has any
+	between func() error // nil, or what has to happen between the timed part and the last round
+	pace    *pacer       // nil: as fast as possible
+	turn    int          // paced: queue pair that sends next
+	sent    int          // messages posted in all
 	wr      verbs.SendWR
 	sge     [1]verbs.SGE
 }
@@ -58,7 +62,7 @@ func (e *endpoint) source(q, s int) []byte {
 // target is the buffer that a slot of the peer's writes to.
 func (e *endpoint) target(q, s int) []byte {
 	o := e.inOff(q, s)
-	return e.in.Bytes()[o : o+e.o.Size]
+	return e.in.Bytes()[o+e.o.grh():][:e.o.Size]
 }
 
 var opcodes = map[string]verbs.Opcode{"write": verbs.OpWrite, "read": verbs.OpRead, "send": verbs.OpSend, "atomic": verbs.OpFetchAdd}
@@ -68,16 +72,19 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 	total, inFlight := 0, 0
 	last := time.Now()
 	for {
-		for q := range b.qps {
-			for len(b.free[q]) > 0 && more(q, b.posted[q]) {
-				if err := b.post(q, fresh || b.o.Check); err != nil {
-					return total, err
-				}
-				inFlight++
-			}
+		posted, held, err := b.postAll(more, fresh || b.o.Check)
+		if err != nil {
+			return total, err
 		}
-		if inFlight == 0 {
-			return total, nil
+		if inFlight += posted; inFlight == 0 {
+			if !held {
+				return total, nil
+			}
+			last = time.Now()
+			if err := b.idle(); err != nil {
+				return total, err
+			}
+			continue
 		}
 		if b.direct != nil {
 			// What one thread sends and receives stays in one core's caches: faster than two threads.
@@ -87,6 +94,7 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 		if err != nil {
 			return total, err
 		}
+		done := 0
 		for i := range b.wc[:n] {
 			again, err := b.completed(&b.wc[i], fresh || b.o.Check)
 			if err != nil {
@@ -95,8 +103,10 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 			if !again {
 				inFlight--
 				total++
+				done++
 			}
 		}
+		b.o.Progress.add(done)
 		if err := b.o.interrupted(); err != nil {
 			return total, err
 		}
@@ -110,9 +120,66 @@ func (b *bandwidth) run(more func(q, posted int) bool, fresh bool) (int, error) 
 	}
 }
 
+// postAll posts what may be posted now. held: the rate, or a message in flight, holds more back.
+func (b *bandwidth) postAll(more func(q, posted int) bool, fresh bool) (posted int, held bool, err error) {
+	if b.pace != nil {
+		return b.postDue(more, fresh)
+	}
+	for q := range b.qps {
+		for len(b.free[q]) > 0 && more(q, b.posted[q]) {
+			if err := b.post(q, fresh); err != nil {
+				return posted, false, err
+			}
+			posted++
+		}
+	}
+	return posted, false, nil
+}
+
+// postDue posts the messages that the rate allows, of the queue pairs in turn.
+func (b *bandwidth) postDue(more func(q, posted int) bool, fresh bool) (posted int, held bool, err error) {
+	for {
+		next := -1
+		held = false
+		for i := range b.qps {
+			q := (b.turn + i) % len(b.qps)
+			if !more(q, b.posted[q]) {
+				continue
+			}
+			held = true
+			if len(b.free[q]) > 0 {
+				next = q
+				break
+			}
+		}
+		if next < 0 || b.pace.wait(time.Now()) > 0 {
+			return posted, held, nil
+		}
+		if err := b.post(next, fresh); err != nil {
+			return posted, held, err
+		}
+		b.pace.take()
+		b.turn = next + 1
+		posted++
+	}
+}
+
+// idle waits while the rate holds back what comes next and nothing is in flight: it sleeps, and leaves the last
+// of the time to polling, as the system wakes a program late.
+func (b *bandwidth) idle() error {
+	const late = 200 * time.Microsecond
+	if d := b.pace.wait(time.Now()); d > 2*late {
+		time.Sleep(min(d-late, 50*time.Millisecond))
+	} else {
+		pause()
+	}
+	return b.o.interrupted()
+}
+
 // post sends the next message of a queue pair.
 func (b *bandwidth) post(q int, fresh bool) error {
-	if fresh && !b.o.reliable() {
+	b.sent++
+	if fresh && b.o.marked() {
 		return b.postMarked(q)
 	}
 	s := b.free[q][len(b.free[q])-1]
@@ -154,6 +221,7 @@ func (b *bandwidth) postAt(q, s, off int, op verbs.Opcode, local *verbs.MR) erro
 		b.sge[0] = local.SGE(off, b.o.Size)
 		b.wr.SGE = b.sge[:]
 	}
+	b.address(&b.wr, q)
 	_, err := b.qps[q].PostSend(&b.wr)
 	return err
 }
@@ -172,10 +240,10 @@ func (b *bandwidth) completed(wc *verbs.WC, check bool) (again bool, err error) 
 			err = verify(b.direct.target(q, s), q, st.message, &b.scratch)
 		case b.o.Kind.Verb == "write" && !st.reading:
 			st.reading = true
-			clear(b.target(q, s))
-			return true, b.postSlot(q, s, verbs.OpRead, b.in)
+			clear(b.readBack(q, s))
+			return true, b.postSlot(q, s, verbs.OpRead, b.back)
 		case b.o.Kind.Verb == "write":
-			err = verify(b.target(q, s), q, st.message, &b.scratch)
+			err = verify(b.readBack(q, s), q, st.message, &b.scratch)
 		case b.o.Kind.Verb == "read":
 			err = verify(b.source(q, s), q, s, &b.scratch)
 		case b.o.Kind.Verb == "atomic":
@@ -206,8 +274,13 @@ func (b *bandwidth) measure(r *Result) error {
 	} else {
 		more = func(_, posted int) bool { return posted < b.o.Iterations }
 	}
+	b.pace = newPacer(b.o.Rate.messages(b.o.Size), start)
 	n, err := b.run(more, false)
 	r.rate(n, time.Since(start))
+	b.pace = nil
+	if err == nil && b.between != nil {
+		err = b.between()
+	}
 	if err == nil {
 		until := make([]int, len(b.qps))
 		for q := range until {
@@ -215,7 +288,7 @@ func (b *bandwidth) measure(r *Result) error {
 		}
 		_, err = b.run(func(q, posted int) bool { return posted < until[q] }, true)
 	}
-	if err == nil && b.direct != nil && b.o.Kind.Verb == "send" && b.o.reliable() {
+	if err == nil && b.direct != nil && b.o.Kind.Verb == "send" && !b.o.marked() {
 		err = b.verifyReceived()
 	}
 	r.add(b.counters().since(before))
@@ -237,9 +310,22 @@ func (b *bandwidth) verifyReceived() error {
 // receiver is the server's side where messages use receives: it takes them until stop, and reposts.
 type receiver struct {
 	*endpoint
-	got      []int
-	verified int // over UC
+	wc       []verbs.WC // not the endpoint's, which may be sending too
+	got      []int      // of each queue pair of the peer's
+	verified int        // marked messages
 	scratch  []byte
+}
+
+func newReceiver(e *endpoint) *receiver {
+	return &receiver{endpoint: e, wc: make([]verbs.WC, len(e.wc)), got: make([]int, len(e.qps))}
+}
+
+// received is how many messages have come.
+func (r *receiver) received() (n uint64) {
+	for _, k := range r.got {
+		n += uint64(k)
+	}
+	return n
 }
 
 var errStopped = errors.New("stopped")
@@ -247,7 +333,6 @@ var errStopped = errors.New("stopped")
 // run receives until stop is closed. Messages of one queue pair arrive in order and fill the posted
 // buffers in order.
 func (r *receiver) run(stop <-chan struct{}) error {
-	r.got = make([]int, len(r.qps))
 	var stopped time.Time
 	for {
 		n, err := r.rcq.Poll(r.wc)
@@ -260,12 +345,12 @@ func (r *receiver) run(stop <-chan struct{}) error {
 				return err
 			}
 			q, s := fromWRID(wc.ID)
-			if wc.ByteLen != r.o.Size {
-				return fmt.Errorf("received %d bytes, %d were sent", wc.ByteLen, r.o.Size)
+			if n := wc.ByteLen - r.o.grh(); n != r.o.Size {
+				return fmt.Errorf("received %d bytes, %d were sent", n, r.o.Size)
 			}
 			switch {
 			case r.o.Size == 0:
-			case !r.o.reliable():
+			case r.o.marked():
 				if wc.HasImm {
 					if err := r.verifyMarked(wc); err != nil {
 						return err
@@ -276,7 +361,7 @@ func (r *receiver) run(stop <-chan struct{}) error {
 					return err
 				}
 			}
-			r.got[q]++
+			r.got[r.sender(wc)]++
 			if err := r.postRecv(q, s); err != nil {
 				return err
 			}
@@ -284,13 +369,11 @@ func (r *receiver) run(stop <-chan struct{}) error {
 		if n == 0 {
 			select {
 			case <-stop:
-				if r.o.reliable() {
-					return nil
-				}
 				if stopped.IsZero() {
 					stopped = time.Now()
+					continue // what came before the stop may not have been polled yet
 				}
-				if time.Since(stopped) > settleTime {
+				if r.o.reliable() || time.Since(stopped) > settleTime {
 					return r.unverified()
 				}
 			default:

@@ -28,12 +28,17 @@ func (o *Options) recvSlots() int {
 		return o.slots()
 	case o.Kind.Latency:
 		return lazySends
+	case o.datagrams(): // nothing holds the sender back
+		return max(o.slots(), min(2048, defaultBuffers/(o.QueuePairs*o.inStride()), mostSlots(o.QueuePairs)))
 	}
 	return max(o.slots(), min(4*o.slots(), maxRecvSlots, mostSlots(o.QueuePairs)))
 }
 
 // stride is the distance of buffers: whole cache lines.
 func (o *Options) stride() int { return max(64, (o.Size+63)&^63) }
+
+// inStride is the same where messages come in.
+func (o *Options) inStride() int { return max(64, (o.Size+o.grh()+63)&^63) }
 
 // endpoint is one side of a measurement: the objects of one NIC.
 type endpoint struct {
@@ -45,7 +50,11 @@ type endpoint struct {
 	rcq  *verbs.CQ
 	mr   *verbs.MR // what is sent, and where READs and atomics land
 	in   *verbs.MR // what the peer writes, reads, and where receives land
+	back *verbs.MR // where what was written is read back: in, unless the peer writes there
+	srq  *verbs.SRQ
 	qps  []*verbs.QP
+	from map[uint32]int // with srq: the queue pairs by number
+	dest []destination  // UD: of each queue pair
 	psns []uint32
 	gid  int
 	mtu  int
@@ -83,8 +92,20 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 	if e.mr, err = e.pd.AllocMR(bytes, all); err != nil {
 		return nil, err
 	}
-	if e.in, err = e.pd.AllocMR(o.QueuePairs*o.recvSlots()*o.stride(), all); err != nil {
+	if e.in, err = e.pd.AllocMR(o.QueuePairs*o.recvSlots()*o.inStride(), all); err != nil {
 		return nil, err
+	}
+	e.back = e.in
+	if o.Both && o.Kind.Verb == "write" && o.reliable() {
+		if e.back, err = e.pd.AllocMR(bytes, all); err != nil {
+			return nil, err
+		}
+	}
+	if o.SRQ {
+		if e.srq, err = e.pd.CreateSRQ(verbs.SRQConfig{MaxRecv: o.sharedReceives(dev)}); err != nil {
+			return nil, err
+		}
+		e.from = map[uint32]int{}
 	}
 	if e.cq, err = e.ctx.CreateCQ(min(o.QueuePairs*(o.slots()+1)+64, int(dev.Limits().MaxCQE))); err != nil {
 		return nil, err
@@ -99,11 +120,14 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 	}
 	for len(e.qps) < o.QueuePairs {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
-			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline})
+			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline, SRQ: e.srq})
 		if err != nil {
 			return nil, err
 		}
 		e.addQP(qp)
+		if o.SRQ {
+			e.from[qp.Num()] = len(e.qps) - 1
+		}
 	}
 	e.mtu = dev.MTU()
 	if o.MTU != 0 {
@@ -112,7 +136,7 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 		}
 		e.mtu = o.MTU
 	}
-	return e, nil
+	return e, e.fitsMTU()
 }
 
 func (e *endpoint) addQP(qp *verbs.QP) {
@@ -172,16 +196,29 @@ func (e *endpoint) connect(peer remote) error {
 		return err
 	}
 	e.mtu = min(e.mtu, peer.MTU)
+	if err := e.fitsMTU(); err != nil {
+		return err
+	}
+	if err := e.postShared(); err != nil {
+		return err
+	}
 	for i, q := range e.qps {
-		if err := q.Init(verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic); err != nil {
+		if e.o.datagrams() {
+			if err := e.activate(q, peer.Endpoints[i]); err != nil {
+				return err
+			}
+		} else if err := q.Init(verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic); err != nil {
 			return err
 		}
-		if e.o.receives() && (e.o.Transport != "XRC" || e.srqs != nil) {
+		if e.o.receives() && e.srq == nil && (e.o.Transport != "XRC" || e.srqs != nil) {
 			for s := range e.o.recvSlots() {
 				if err := e.postRecv(i, s); err != nil {
 					return err
 				}
 			}
+		}
+		if e.o.datagrams() {
+			continue
 		}
 		err := q.Connect(peer.Endpoints[i], verbs.ConnectOptions{GIDIndex: e.gid, PSN: e.psns[i], MTU: e.mtu})
 		if err != nil {
@@ -195,16 +232,25 @@ func (e *endpoint) connect(peer remote) error {
 func (e *endpoint) off(qp, slot int) int { return (qp*e.o.slots() + slot) * e.o.stride() }
 
 // inOff is the same in the buffer for what comes in, which has more slots where receives are posted.
-func (e *endpoint) inOff(qp, slot int) int { return (qp*e.o.recvSlots() + slot) * e.o.stride() }
+func (e *endpoint) inOff(qp, slot int) int { return (qp*e.o.recvSlots() + slot) * e.o.inStride() }
 
 func (e *endpoint) postRecv(qp, slot int) (err error) {
-	wr := &verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.inOff(qp, slot), e.o.Size)}
-	if e.srqs != nil {
+	wr := &verbs.RecvWR{ID: wrID(qp, slot), SGE: e.in.Slice(e.inOff(qp, slot), e.o.Size+e.o.grh())}
+	switch {
+	case e.srqs != nil:
 		_, err = e.srqs[qp].PostRecv(wr)
-		return err
+	case e.srq != nil:
+		_, err = e.srq.PostRecv(wr)
+	default:
+		_, err = e.qps[qp].PostRecv(wr)
 	}
-	_, err = e.qps[qp].PostRecv(wr)
 	return err
+}
+
+// readBack is where a slot reads back what it has written.
+func (e *endpoint) readBack(q, s int) []byte {
+	o := e.off(q, s)
+	return e.back.Bytes()[o : o+e.o.Size]
 }
 
 func wrID(qp, slot int) uint64          { return uint64(qp)<<32 | uint64(slot) }

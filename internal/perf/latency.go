@@ -50,6 +50,7 @@ func (p *player) send() error {
 		p.sge[0] = p.mr.SGE(0, len(b))
 		p.wr.SGE = p.sge[:]
 	}
+	p.address(&p.wr, 0)
 	for {
 		_, err := p.qps[0].PostSend(&p.wr)
 		if err == nil {
@@ -201,6 +202,7 @@ func (p *player) latency(r *Result, other *player) error {
 		}
 		if i >= warm {
 			samples = append(samples, int64(time.Since(t)))
+			p.o.Progress.add(1)
 		}
 	}
 	r.rate(len(samples), time.Since(start))
@@ -214,6 +216,9 @@ func (p *player) latency(r *Result, other *player) error {
 		}
 	}
 	r.latency(samples)
+	if p.o.Histogram {
+		r.Histogram = histogram(samples)
+	}
 	r.add(p.counters().since(before))
 	return nil
 }

@@ -4,6 +4,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (k Kind) String() string {
 // Options are those of `rnic perf`.
 type Options struct {
 	Kind       Kind
-	Transport  string // RC (or empty) or UC
+	Transport  string // RC (or empty), UC or UD
 	Server     string // host to connect to; empty: be the server, unless Loopback
 	Loopback   bool
 	TCPPort    int
@@ -77,6 +78,11 @@ type Options struct {
 	Buffer     int  // receive socket bytes
 	Counters   bool // print the NICs' counters at the end
 	Stages     bool // say where the latency lies
+	Rate       Rate // bandwidth: limit of what each side sends
+	Both       bool // bandwidth: both sides send
+	SRQ        bool // send: receives are taken from a shared receive queue
+	Histogram  bool // latency: with the distribution
+	Progress   *Progress
 
 	near netip.Addr // own address of the connection between client and server
 
@@ -102,8 +108,11 @@ const minProcessSize = 8192
 func (o *Options) Validate() error {
 	if o.Size == -1 {
 		o.Size = 65536
-		if o.Kind.Latency || o.Kind.Verb == "atomic" {
+		switch {
+		case o.Kind.Latency || o.Kind.Verb == "atomic":
 			o.Size = 8
+		case o.Transport == "UD":
+			o.Size = min(1024, cmp.Or(o.MTU, 1024)) // which every interface carries
 		}
 	}
 	if o.Kind.Verb == "write" && o.Kind.Latency && o.Size == 0 {
@@ -173,8 +182,46 @@ func (o *Options) Validate() error {
 	if err := o.checkTransport(); err != nil {
 		return err
 	}
+	if err := o.checkMode(); err != nil {
+		return err
+	}
 	_, _, err := o.faults()
 	return err
+}
+
+// checkMode is the part of Validate that is about who sends, how fast, and into which receives.
+func (o *Options) checkMode() error {
+	switch {
+	case o.Rate.PerSecond != 0 && o.Kind.Latency:
+		return usage("--rate goes with -bw: a latency measurement has one message in flight")
+	case o.Rate.PerSecond != 0 && o.Process:
+		return usage("--rate and --memory=process exclude each other")
+	case o.Rate.Bytes && o.Size == 0:
+		return usage("--rate in bytes a second: messages of 0 bytes have none: give messages a second")
+	case o.Rate.PerSecond != 0 && (o.Rate.PerSecond < 0 || !(o.Rate.PerSecond <= maxRate)):
+		return usage("--rate %v: up to 10^15 a second are possible", o.Rate.PerSecond)
+	case o.Both && (o.Kind.Latency || o.Kind.Verb == "atomic"):
+		return usage("--bidirectional goes with write-bw, read-bw and send-bw")
+	case o.Both && o.Process:
+		return usage("--bidirectional and --memory=process exclude each other")
+	case o.Both && o.Transport == "XRC":
+		return usage("--bidirectional: XRC has requests one way")
+	case o.SRQ && o.Transport == "XRC":
+		return usage("--srq: XRC has shared receive queues of its own")
+	case o.SRQ && o.Kind.Verb != "send":
+		return usage("--srq goes with send-bw and send-lat: %s takes no receives", o.Kind)
+	case o.Histogram && !o.Kind.Latency:
+		return usage("--histogram goes with -lat: %s has no latencies", o.Kind)
+	}
+	return nil
+}
+
+// directions is how many sides send.
+func (o *Options) directions() int {
+	if o.Both {
+		return 2
+	}
+	return 1
 }
 
 // maxCompletions is what a completion queue holds (nic.DefaultLimits). All queue pairs share one.

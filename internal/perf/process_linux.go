@@ -102,7 +102,10 @@ func runProcess(ctx context.Context, o *Options, p *Printer) error {
 	for _, segments := range []int{1, 8, 32} {
 		err := withProcess(ctx, o, a, b, segments, func(t *processTarget) error {
 			r := o.result(t.client)
-			if err := newBandwidth(t.client, t.remote, nil).measure(r); err != nil {
+			end := o.Progress.start(o)
+			err := newBandwidth(t.client, t.remote, nil).measure(r)
+			end()
+			if err != nil {
 				return err
 			}
 			if p.JSON {

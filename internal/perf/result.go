@@ -19,21 +19,26 @@ type Latency struct {
 
 // Result is what one measurement found.
 type Result struct {
-	Operation            string   `json:"operation"`
-	SizeBytes            int      `json:"size_bytes"`
-	Iterations           int      `json:"iterations"`
-	QueuePairs           int      `json:"queue_pairs"`
-	Transport            string   `json:"transport"`
-	MTUBytes             int      `json:"mtu_bytes"`
-	BytesPerSecond       float64  `json:"bytes_per_second"`
-	MessagesPerSecond    float64  `json:"messages_per_second"`
-	LatencyNS            *Latency `json:"latency_ns"` // null for bandwidth
-	RetransmittedPackets uint64   `json:"retransmitted_packets"`
-	Timeouts             uint64   `json:"timeouts"`
-	Errors               uint64   `json:"errors"`
-	LostPackets          *uint64  `json:"lost_packets,omitempty"` // UC only
-	Stages               []Stage  `json:"stages,omitempty"`       // with --stages
-	UnclearStages        int      `json:"unclear_stages,omitempty"`
+	Operation            string     `json:"operation"`
+	SizeBytes            int        `json:"size_bytes"`
+	Iterations           int        `json:"iterations"`
+	QueuePairs           int        `json:"queue_pairs"`
+	Transport            string     `json:"transport"`
+	MTUBytes             int        `json:"mtu_bytes"`
+	BytesPerSecond       float64    `json:"bytes_per_second"`
+	MessagesPerSecond    float64    `json:"messages_per_second"`
+	LatencyNS            *Latency   `json:"latency_ns"` // null for bandwidth
+	RetransmittedPackets uint64     `json:"retransmitted_packets"`
+	Timeouts             uint64     `json:"timeouts"`
+	Errors               uint64     `json:"errors"`
+	LostPackets          *uint64    `json:"lost_packets,omitempty"`         // UC and UD only
+	Bidirectional        bool       `json:"bidirectional,omitempty"`        // with --bidirectional: rates are the sums of both directions
+	SRQ                  bool       `json:"srq,omitempty"`                  // with --srq
+	Histogram            *Histogram `json:"latency_histogram_ns,omitempty"` // with --histogram
+	Stages               []Stage    `json:"stages,omitempty"`               // with --stages
+	UnclearStages        int        `json:"unclear_stages,omitempty"`
+
+	took time.Duration // of the timed part
 }
 
 // rate fills in what follows from the number of messages and the time.
@@ -42,7 +47,7 @@ func (r *Result) rate(messages int, took time.Duration) {
 	if s <= 0 {
 		s = 1e-9
 	}
-	r.Iterations = messages
+	r.Iterations, r.took = messages, took
 	r.MessagesPerSecond = float64(messages) / s
 	r.BytesPerSecond = r.MessagesPerSecond * float64(r.SizeBytes)
 }
@@ -58,8 +63,12 @@ func summary(samples []int64) *Latency {
 		return nil
 	}
 	slices.Sort(samples)
-	at := func(q float64) int64 { return samples[min(len(samples)-1, int(q*float64(len(samples))))] }
-	return &Latency{samples[0], at(0.5), at(0.99), at(0.999), samples[len(samples)-1]}
+	return &Latency{samples[0], percentile(samples, 0.5), percentile(samples, 0.99), percentile(samples, 0.999), samples[len(samples)-1]}
+}
+
+// percentile is the sample, of sorted ones, below which the share q lies.
+func percentile(samples []int64, q float64) int64 {
+	return samples[min(len(samples)-1, int(q*float64(len(samples))))]
 }
 
 // Printer writes results as a table or as JSON objects, one a line.
@@ -83,6 +92,10 @@ func (p *Printer) Print(r *Result) error {
 	if r.LostPackets != nil {
 		resent, lost = "lost", *r.LostPackets
 	}
+	rate := "GB/s"
+	if r.Bidirectional {
+		rate = "GB/s[sum]"
+	}
 	if !p.header {
 		p.header = true
 		if r.LatencyNS != nil {
@@ -90,7 +103,7 @@ func (p *Printer) Print(r *Result) error {
 				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", resent, "timeouts", "errors")
 		} else {
 			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %10s %12s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
-				"GB/s", "messages/s", resent, "timeouts", "errors")
+				rate, "messages/s", resent, "timeouts", "errors")
 		}
 	}
 	us := func(ns int64) float64 { return float64(ns) / 1000 }
@@ -102,6 +115,7 @@ func (p *Printer) Print(r *Result) error {
 		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
 			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors)
 	}
+	r.Histogram.print(p.W)
 	printStages(p.W, r)
 	return err
 }

@@ -40,12 +40,19 @@ func run(ctx context.Context, o *Options, p *Printer) error {
 }
 
 // sizes are the message sizes to measure, one after the other.
-func (o *Options) sizes() []int {
+func (o *Options) sizes(dev *verbs.Device) []int {
 	if !o.AllSizes {
 		return []int{o.Size}
 	}
 	var s []int
-	for n := 2; n <= 8<<20; n *= 2 {
+	largest := 8 << 20
+	if o.datagrams() {
+		largest = dev.MTU()
+		if o.MTU != 0 {
+			largest = min(largest, o.MTU)
+		}
+	}
+	for n := 2; n <= largest; n *= 2 {
 		s = append(s, n)
 	}
 	return s
@@ -77,7 +84,8 @@ func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
 }
 
 func (o *Options) result(e *endpoint) *Result {
-	r := &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: o.Transport, MTUBytes: e.mtu}
+	r := &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: o.Transport, MTUBytes: e.mtu,
+		Bidirectional: o.Both, SRQ: o.SRQ}
 	if !o.reliable() {
 		r.LostPackets = new(uint64)
 	}
@@ -122,7 +130,7 @@ func runLoopback(o *Options, p *Printer) error {
 	}
 	defer cdev.Close()
 	defer o.report(cdev)
-	for _, size := range o.sizes() {
+	for _, size := range o.sizes(cdev) {
 		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
 		if err != nil {
 			return fmt.Errorf("%s, %d bytes: %w", o.Kind, size, err)
@@ -146,13 +154,14 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 		return nil, err
 	}
 	r := o.result(c)
+	client, err := c.local()
+	if err != nil {
+		return nil, err
+	}
 	before := s.counters()
+	defer o.Progress.start(o)()
 	if o.Kind.Latency {
 		var other *player
-		client, err := c.local()
-		if err != nil {
-			return nil, err
-		}
 		if o.Kind.Verb == "write" || o.Kind.Verb == "send" {
 			other = newPlayer(s, client)
 		} else {
@@ -168,16 +177,7 @@ func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
 			return nil, err
 		}
 	} else {
-		s.prepare()
-		stop, failed := make(chan struct{}), make(chan error, 1)
-		if o.receives() {
-			go func() { failed <- (&receiver{endpoint: s}).run(stop) }()
-		} else {
-			failed <- nil
-		}
-		err := newBandwidth(c, server, s).measure(r)
-		close(stop)
-		if err := errors.Join(err, <-failed); err != nil {
+		if err := loopbackBandwidth(o, s, c, server, client, r); err != nil {
 			return nil, err
 		}
 	}
@@ -224,7 +224,7 @@ func (e *endpoint) prepare() {
 }
 
 // protocolVersion is that of the messages between client and server.
-const protocolVersion = 2
+const protocolVersion = 3
 
 // hello is the client's first message of each measurement; the server adopts its options.
 type hello struct {
@@ -236,18 +236,24 @@ type hello struct {
 	Depth      int    `json:"depth"`
 	Inline     int    `json:"inline"`
 	Check      bool   `json:"check"`
+	SRQ        bool   `json:"srq"`
+	Both       *both  `json:"both,omitempty"` // the server sends too
 	Remote     remote `json:"remote"`
 	Done       bool   `json:"done"` // no further measurement
 }
 
 // reply is the server's answer: its side, and at the end its counters.
 type reply struct {
-	Error    string `json:"error,omitempty"`
-	Remote   remote `json:"remote"`
-	Resent   uint64 `json:"resent"`
-	Timeouts uint64 `json:"timeouts"`
-	Errors   uint64 `json:"errors"`
-	Lost     uint64 `json:"lost"`
+	Error    string        `json:"error,omitempty"`
+	Remote   remote        `json:"remote"`
+	Resent   uint64        `json:"resent"`
+	Timeouts uint64        `json:"timeouts"`
+	Errors   uint64        `json:"errors"`
+	Lost     uint64        `json:"lost"`
+	Received uint64        `json:"received"` // messages, of receives
+	Sent     uint64        `json:"sent"`     // messages, with --bidirectional
+	Timed    int           `json:"timed"`    // of these, those of the timed part
+	Took     time.Duration `json:"took"`     // of that, nanoseconds
 }
 
 type conn struct {
@@ -276,7 +282,7 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	o.near = ownAddr(raw)
 	o.followConnection(dev)
-	for _, size := range o.sizes() {
+	for _, size := range o.sizes(dev) {
 		r, err := clientOnce(o.forSize(size), dev, c)
 		if err != nil {
 			return fmt.Errorf("%s, %d bytes: %w", o.Kind, size, err)
@@ -299,7 +305,10 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		return nil, err
 	}
 	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
-		Inline: o.Inline, Check: o.Check, Remote: own}
+		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, Remote: own}
+	if o.Both {
+		h.Both = &both{o.Iterations, o.Duration, o.Rate}
+	}
 	server, err := c.exchange(h)
 	if err != nil {
 		return nil, err
@@ -308,17 +317,16 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		return nil, err
 	}
 	r := o.result(e)
+	defer o.Progress.start(o)()
 	if o.Kind.Latency {
-		err = newPlayer(e, server.Remote).latency(r, nil)
-	} else {
-		err = newBandwidth(e, server.Remote, nil).measure(r)
+		if err := newPlayer(e, server.Remote).latency(r, nil); err != nil {
+			return nil, err
+		}
+		end, err := c.exchange(wordDone)
+		r.add(end.tally())
+		return r, err
 	}
-	if err != nil {
-		return nil, err
-	}
-	end, err := c.exchange("done")
-	r.add(tally{end.Resent, end.Timeouts, end.Errors, end.Lost})
-	return r, err
+	return r, clientBandwidth(e, server.Remote, c, r)
 }
 
 // ownAddr is the own address of a connection.
@@ -404,7 +412,12 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	}
 	own := *o
 	own.Transport = h.Transport
-	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check
+	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check, own.SRQ = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check, h.SRQ
+	own.AllSizes, own.Histogram, own.Stages, own.Progress = false, false, false, nil // the client's affair
+	own.Both, own.Rate = h.Both != nil, Rate{}
+	if h.Both != nil {
+		own.Iterations, own.Duration, own.Rate = h.Both.Iterations, h.Both.Duration, h.Both.Rate
+	}
 	if err := own.Validate(); err != nil {
 		return err
 	}
@@ -428,29 +441,43 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	if err := c.enc.Encode(r); err != nil {
 		return err
 	}
-	if err := e.serveData(h.Remote, c); err != nil {
+	end, err := e.serveData(h.Remote, c)
+	if err != nil {
 		return err
 	}
 	n := e.counters().since(before)
-	return c.enc.Encode(reply{Resent: n.resent, Timeouts: n.timeouts, Errors: n.errs, Lost: n.lost})
+	end.Resent, end.Timeouts, end.Errors, end.Lost = n.resent, n.timeouts, n.errs, n.lost
+	return c.enc.Encode(end)
 }
 
 // serveData plays the server's part until the client says that it is done.
-func (e *endpoint) serveData(client remote, c *conn) error {
+func (e *endpoint) serveData(client remote, c *conn) (end reply, err error) {
+	if e.o.Both {
+		if err := c.await(wordGo); err != nil {
+			return end, err
+		}
+	}
 	var done atomic.Bool
-	stop, ended := make(chan struct{}), make(chan error, 1)
+	timed, stop, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
-		var word string
-		err := c.dec.Decode(&word)
+		var err error
+		if e.o.Both {
+			err = c.await(wordTimed)
+			if err == nil {
+				close(timed)
+			}
+		}
+		if err == nil {
+			err = c.await(wordDone)
+		}
 		done.Store(true)
 		close(stop)
 		ended <- err
 	}()
-	var err error
 	switch {
-	case e.o.receives() && !e.o.Kind.Latency:
-		err = (&receiver{endpoint: e}).run(stop)
-	case e.o.Kind.Latency && (e.o.Kind.Verb == "write" || e.o.Kind.Verb == "send"):
+	case !e.o.Kind.Latency:
+		end, err = serveBandwidth(e, client, c, timed, stop)
+	case e.o.Kind.Verb == "write" || e.o.Kind.Verb == "send":
 		p := newPlayer(e, client)
 		for i := 0; err == nil; i++ {
 			err = p.answer(i, done.Load)
@@ -460,10 +487,7 @@ func (e *endpoint) serveData(client remote, c *conn) error {
 		}
 	}
 	if err != nil {
-		return err
+		return end, err
 	}
-	if err = <-ended; err != nil {
-		return fmt.Errorf("the client is gone: %w", err)
-	}
-	return nil
+	return end, <-ended
 }

@@ -12,7 +12,14 @@ import (
 // what contents it must have. What is lost shows in the counters of the receiving NIC.
 
 // reliable tells whether a completed send has arrived.
-func (o *Options) reliable() bool { return o.Transport != "UC" }
+func (o *Options) reliable() bool { return o.Transport != "UC" && !o.datagrams() }
+
+// datagrams tells whether messages go without connection.
+func (o *Options) datagrams() bool { return o.Transport == "UD" }
+
+// marked tells whether the receiver knows messages by their immediate data: some may be missing, or the queue
+// pairs share the buffers.
+func (o *Options) marked() bool { return !o.reliable() || o.SRQ }
 
 // receives tells whether the server of a bandwidth measurement takes messages from its receive queues.
 func (o *Options) receives() bool { return o.Kind.Verb == "send" || !o.reliable() && !o.Kind.Latency }
@@ -22,6 +29,8 @@ func (o *Options) qpType() verbs.QPType {
 	switch o.Transport {
 	case "UC":
 		return verbs.UC
+	case "UD":
+		return verbs.UD
 	case "XRC":
 		return verbs.XRCINI
 	}
@@ -34,8 +43,10 @@ func (o *Options) checkTransport() error {
 	case "":
 		o.Transport = "RC"
 	case "RC", "UC", "XRC":
+	case "UD":
+		return o.checkDatagrams()
 	default:
-		return usage("transport %q: RC, UC or XRC is needed", o.Transport)
+		return usage("transport %q: RC, UC, UD or XRC is needed", o.Transport)
 	}
 	switch verb := o.Kind.Verb; {
 	case o.Transport == "XRC" && o.Kind.Latency && (verb == "write" || verb == "send"):
@@ -69,7 +80,7 @@ func (b *bandwidth) postMarked(q int) error {
 
 // verifyMarked verifies a message that postMarked has sent.
 func (r *receiver) verifyMarked(wc *verbs.WC) error {
-	q, s := fromWRID(wc.ID)
+	q, s := fromWRID(wc.ID) // of the buffer
 	if r.o.Kind.Verb == "write" {
 		s = int(wc.Imm >> 16)
 	}
@@ -77,7 +88,7 @@ func (r *receiver) verifyMarked(wc *verbs.WC) error {
 		return fmt.Errorf("a message for slot %d of %d", s, r.o.recvSlots())
 	}
 	r.verified++
-	return verify(r.target(q, s), q, int(wc.Imm&0xffff), &r.scratch)
+	return verify(r.target(q, s), r.sender(wc), int(wc.Imm&0xffff), &r.scratch)
 }
 
 // settleTime is how long messages that have left may be on their way.
@@ -85,7 +96,7 @@ const settleTime = 200 * time.Millisecond
 
 // unverified is the error of a measurement of which nothing at all was seen to arrive.
 func (r *receiver) unverified() error {
-	if r.o.reliable() || r.verified > 0 {
+	if !r.o.marked() || r.o.Size == 0 || r.verified > 0 {
 		return nil
 	}
 	return fmt.Errorf("none of the last messages has arrived")
