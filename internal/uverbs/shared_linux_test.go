@@ -128,11 +128,17 @@ func TestSharedQueueCommands(t *testing.T) {
 		copy(req[16:], words(pd, wr, sge, 3))
 		return resp, info, p.command(fd, cmdCreateSRQ, req, resp, info)
 	}
-	for _, bad := range [][3]uint32{{999, 10, 1}, {pd, 0, 1}, {pd, 1 << 20, 1}, {pd, 10, 0}, {pd, 10, 33}} {
+	for _, bad := range [][3]uint32{{999, 10, 1}, {pd, 0, 1}, {pd, 1 << 20, 1}, {pd, 10, 33}} {
 		if _, _, errno := create(bad[0], bad[1], bad[2]); errno != syscall.EINVAL {
 			t.Errorf("%v: %v", bad, errno)
 		}
 	}
+	resp, _, errno := create(pd, 10, 0)
+	p.must(errno)
+	if le.Uint32(resp[8:]) != 1 {
+		t.Errorf("asked for no entries, granted %d, want 1 as of Linux's Soft-RoCE", le.Uint32(resp[8:]))
+	}
+	p.must(p.command(fd, cmdDestroySRQ, append(make([]byte, 8), words(le.Uint32(resp), 0)...), make([]byte, 4), nil))
 	resp, info, errno := create(pd, 10, 2)
 	p.must(errno)
 	srq := le.Uint32(resp)

@@ -46,7 +46,8 @@ func (c *call) createSRQ(i srqInit) (o *srqObject, h uint32, errno syscall.Errno
 		return nil, 0, errno
 	}
 	l := &c.drv.attr.Limits
-	if i.maxWR == 0 || i.maxWR > l.MaxSRQWR || i.maxSGE == 0 || i.maxSGE > l.MaxSGE || c.uhwResp.len < sizeSRQResp {
+	i.maxSGE = max(1, i.maxSGE) // as Linux's Soft-RoCE grants it
+	if i.maxWR == 0 || i.maxWR > l.MaxSRQWR || i.maxSGE > l.MaxSGE || c.uhwResp.len < sizeSRQResp {
 		return nil, 0, syscall.EINVAL
 	}
 	o = &srqObject{ctx: c.ctx, maxSGE: i.maxSGE, userHandle: i.userHandle, async: i.async}
