@@ -16,6 +16,7 @@ type SimCmd struct {
 	Start    uint64 `help:"Seed of the first run." default:"1"`
 	Parallel int    `help:"Runs at a time; 0: one a processor." default:"0"`
 	Verbose  bool   `short:"v" help:"Print every step of every run to standard error."`
+	Coverage bool   `help:"Print which operations met which faults in which states of a queue pair, and which did not."`
 	Planted  string `hidden:"" help:"Plant a fault into the NIC, to see it caught."`
 }
 
@@ -44,6 +45,9 @@ func (c *SimCmd) Run() error {
 	began := time.Now()
 	sum := sim.RunMany(o)
 	sum.Report(os.Stdout, time.Since(began))
+	if c.Coverage {
+		sum.Coverage.Report(os.Stdout)
+	}
 	if sum.Failed != nil {
 		sum.Failed.ReportFailure(os.Stderr, planted)
 		return fmt.Errorf("seed %d broke a promise", sum.Failed.Seed)

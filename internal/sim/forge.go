@@ -41,7 +41,7 @@ func (w *world) forge() {
 	}
 	w.notePacket(h, "is sent a forged", pkt)
 	p := w.packet(&path, pkt)
-	p.forged = true
+	p.forged, p.faults = true, 1<<FaultForged
 	h.arrive(p)
 }
 

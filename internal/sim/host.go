@@ -142,6 +142,7 @@ func (h *host) receive() {
 	for _, p := range batch {
 		h.rx = append(h.rx, nic.RxPacket{Path: p.path, Data: p.data, Local: p.local})
 		w.notePacket(h, "receives", p.data)
+		w.meetAll(h, p)
 		w.observeArrival(h, p)
 	}
 	h.nic.Receive(w.now, h.rx)

@@ -31,6 +31,8 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 	line("completions", "%d, of these %d errors and %d flushed; %d events", c.Completions, c.Errors, c.Flushed, c.Events)
 	line("recovery", "%d packets retransmitted, %d timeouts, %d early resends, %d sequence NAKs, %d RNR NAKs, %d duplicate requests",
 		c.Retransmitted, c.Timeouts, c.EarlyResends, c.SequenceNAKs, c.RNRNAKs, c.Duplicates)
+	met, of := s.Coverage.Share()
+	line("coverage", "%.1f%% of %d combinations of an operation, the state of its queue pair and a fault", 100*float64(met)/float64(of), of)
 	line("time", "%s virtual, %s wall", time.Duration(c.VirtualNanos).Round(time.Millisecond), wall.Round(time.Millisecond))
 }
 

@@ -21,6 +21,7 @@ type Options struct {
 // Summary is what many runs came to.
 type Summary struct {
 	Counters Counters
+	Coverage Coverage
 	Hash     uint64  // of the hashes of all runs
 	Failed   *Result // the failing run of the lowest seed, nil: none
 }
@@ -66,6 +67,7 @@ func RunMany(o Options) Summary {
 func (s *Summary) add(res *Result) {
 	s.Counters.Add(&res.Counters)
 	s.Counters.Runs++
+	s.Coverage.Add(&res.Coverage)
 	s.Hash ^= res.Hash*0x9e3779b97f4a7c15 + res.Seed // the order of the runs does not matter
 	if res.Violation != nil && (s.Failed == nil || res.Seed < s.Failed.Seed) {
 		s.Failed = res

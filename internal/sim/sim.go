@@ -26,6 +26,7 @@ type Result struct {
 	Seed      uint64
 	Hash      uint64 // of every packet sent, with its time: equal for equal seeds
 	Counters  Counters
+	Coverage  Coverage
 	Violation *Violation // nil: everything held
 }
 
@@ -63,6 +64,7 @@ type world struct {
 	free   []*packet
 	hash   uint64
 	count  Counters
+	met    Coverage
 	trace  tracer
 }
 
@@ -73,7 +75,7 @@ func Run(cfg Config) (res Result) {
 	res.Seed = cfg.Seed
 	defer func() {
 		w.release()
-		res.Hash, res.Counters = w.hash, w.count
+		res.Hash, res.Counters, res.Coverage = w.hash, w.count, w.met
 		res.Counters.VirtualNanos = w.now - startNanos
 		if p := recover(); p != nil {
 			v, ok := p.(*Violation)

@@ -14,8 +14,9 @@ type packet struct {
 	path   roce.Path
 	data   []byte
 	forged bool
-	local  bool // from the same host
-	echo   bool // a multicast packet that comes back to its sender
+	local  bool   // from the same host
+	echo   bool   // a multicast packet that comes back to its sender
+	faults uint16 // 1<<kind for every fault that it met
 }
 
 // wire carries packets from one host to another, or to the same one, with faults of its own.
@@ -72,12 +73,15 @@ func (x *wire) send(path *roce.Path, data []byte) {
 	switch {
 	case x.out():
 		w.count.Outage++
+		w.meet(x.to, path, data, FaultOutage)
 		w.notePacket(x.from, "lost in an outage", data)
 	case d.Drop:
 		w.count.Dropped++
+		w.meet(x.to, path, data, FaultDrop)
 		w.notePacket(x.from, "dropped", data)
 	case d.Corrupt:
 		w.count.Corrupted++
+		w.meet(x.to, path, data, FaultCorrupt)
 		w.notePacket(x.from, "corrupted", data)
 		x.corrupt(path, data, d.CorruptBit)
 	default:
@@ -96,14 +100,18 @@ func (x *wire) deliver(path *roce.Path, data []byte, d *fault.Decision) {
 	if path.TOS&3 != 0 && w.rng.Float64() < x.marks {
 		p.path.TOS |= 3 // congestion experienced
 		w.count.Marked++
+		p.faults |= 1 << FaultMark
 	}
 	if d.Duplicate {
 		w.count.Duplicated++
 		x.to.duplicated++
-		x.arriveAt(w.now+x.latency+w.nanos(0, 100_000), w.packet(path, p.data))
+		twin := w.packet(path, p.data)
+		twin.faults |= 1 << FaultDuplicate
+		x.arriveAt(w.now+x.latency+w.nanos(0, 100_000), twin)
 	}
 	if d.Hold > 0 {
 		w.count.Reordered++
+		p.faults |= 1 << FaultReorder
 		// One more than asked: this packet itself is counted next.
 		x.held = append(x.held, held{p, d.Hold + 1})
 		w.after(heldNanos, func() { x.release(p) })
@@ -114,6 +122,7 @@ func (x *wire) deliver(path *roce.Path, data []byte, d *fault.Decision) {
 	x.last = at
 	if d.DelayNanos > 0 {
 		w.count.Delayed++
+		p.faults |= 1 << FaultLate
 		at += d.DelayNanos
 	}
 	x.arriveAt(at, p)
@@ -202,7 +211,7 @@ func (w *world) packet(path *roce.Path, data []byte) *packet {
 	} else {
 		p = &packet{data: make([]byte, 0, roce.MaxPacketSize)}
 	}
-	p.path, p.forged, p.local, p.echo = *path, false, false, false
+	p.path, p.forged, p.local, p.echo, p.faults = *path, false, false, false, 0
 	p.data = append(p.data[:0], data...)
 	return p
 }

@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"rnic/internal/nic"
+	"rnic/internal/roce"
+)
+
+// The runs meet what matters: every operation under every fault of the links where it is used, and in the other
+// states at least some of what is late or comes twice.
+func TestCoverage(t *testing.T) {
+	if raceEnabled {
+		t.Skip("300 runs take too long under the race detector; TestCleanSeeds has it look at some")
+	}
+	sum := RunMany(Options{Start: 1, Seeds: 300})
+	c := &sum.Coverage
+	links := []FaultKind{FaultDrop, FaultDuplicate, FaultReorder, FaultLate}
+	for i := range operationTable {
+		o := &operationTable[i]
+		switch rare := o.name == "RC CNP" || o.name == "RC SEND inv"; {
+		case o.transport == roce.TransportRC && o.name != "" && !rare:
+			mustMeet(t, c, o.name, nic.RTS, append(links, FaultOutage, FaultCorrupt, FaultMark)...)
+		case o.transport == roce.TransportUC, o.transport == roce.TransportUD:
+			mustMeet(t, c, o.name, nic.RTS, append(links, FaultCorrupt)...)
+		}
+	}
+	for _, name := range []string{"RC SEND", "RC WRITE", "RC READ"} {
+		for _, s := range []nic.State{nic.RTR, nic.RTS, nic.Err} {
+			mustMeet(t, c, name, s, FaultOutage, FaultDuplicate, FaultReorder)
+		}
+		mustMeet(t, c, name, nic.RTS, FaultForged)
+		mustMeet(t, c, name, nic.SQD, FaultDuplicate, FaultReorder)
+		mustMeet(t, c, name, nic.Reset, FaultDuplicate, FaultLate)
+	}
+	for _, name := range []string{"RC READ response", "RC ACK", "RC ATOMIC ACK"} {
+		mustMeet(t, c, name, nic.Err, FaultDuplicate, FaultLate, FaultForged)
+		mustMeet(t, c, name, nic.SQD, FaultDrop)
+	}
+	for _, name := range []string{"RC COMPARE SWAP", "RC FETCH ADD"} {
+		mustMeet(t, c, name, nic.Err, FaultDuplicate, FaultReorder, FaultLate)
+	}
+	mustMeet(t, c, "UC SEND", nic.SQE, FaultDrop, FaultDuplicate, FaultLate)
+	mustMeet(t, c, "UC WRITE", nic.SQE, FaultDrop, FaultDuplicate, FaultLate)
+	mustMeet(t, c, "UD SEND", nic.SQE, FaultDrop)
+	mustMeet(t, c, "UD SEND", nic.Err, links...)
+	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC RNR NAK"} {
+		mustMeet(t, c, name, nic.RTS, links...)
+	}
+}
+
+func mustMeet(t *testing.T, c *Coverage, name string, s nic.State, kinds ...FaultKind) {
+	t.Helper()
+	for _, k := range kinds {
+		if n := c.Met(name, s, k); n < 4 {
+			t.Logf("%s %v %v %d", name, k, s, n)
+		}
+		if c.Met(name, s, k) == 0 {
+			t.Errorf("no %s was %v in %v", name, k, s)
+		}
+	}
+}
+
+// A packet counts as what it is a part of, and the report shows what was met, and what was not.
+func TestCoverageReport(t *testing.T) {
+	ack := make([]byte, roce.RCAck.Info().HeaderLen)
+	roce.BTH(ack).Encode(&roce.BTHFields{Opcode: roce.RCAck})
+	var c Coverage
+	for syndrome, name := range map[roce.Syndrome]string{roce.ACKSyndrome(31): "RC ACK", roce.NAKSequence: "RC NAK", roce.RNRSyndrome(4): "RC RNR NAK"} {
+		roce.RCAck.Info().AETH(ack).Encode(&roce.AETHFields{Syndrome: syndrome})
+		op := operationOf(ack)
+		if operationTable[op].name != name {
+			t.Errorf("syndrome %#x counts as %q, not as %q", uint8(syndrome), operationTable[op].name, name)
+		}
+		c[op][nic.RTS][FaultDrop]++
+	}
+	if operationOf(ack[:4]) != 0 || operationOf(nil) != 0 {
+		t.Error("a runt counts as an operation")
+	}
+	met, of := c.Share()
+	if met != 3 || of < 1000 {
+		t.Errorf("%d of %d met, want 3 of some more", met, of)
+	}
+	var out strings.Builder
+	c.Report(&out)
+	want := fmt.Sprintf("\n%-18s %-8s %8s %8s %s %s %8s %s\n", "RC ACK", "........", "", "", "d.......", "........", "", "........")
+	if text := out.String(); !strings.Contains(text, want) || !strings.Contains(text, "RC ACK             RESET: all; RTS: lost in an outage,") {
+		t.Errorf("the report has no line %q, or does not name what was not met:\n%s", want, text)
+	}
+}
