@@ -18,7 +18,7 @@ func (q *QP) AttachMulticast(g roce.GID) error {
 		if err != nil || !first {
 			return err
 		}
-		if err := q.ctx.dev.port.join(g); err != nil {
+		if err := q.ctx.dev.port.join(g, q.ctx.dev.GIDs()); err != nil {
 			_, _ = core.DetachMulticast(q.core, g)
 			return err
 		}
@@ -48,13 +48,13 @@ func (q *QP) detachAll(core *nic.NIC) {
 
 // join joins a group on every interface that has an address of its IP version. Without a network the
 // members are this NIC's only.
-func (p *port) join(g roce.GID) error {
+func (p *port) join(g roce.GID, gids []GIDEntry) error {
 	if p.udp == nil {
 		return nil
 	}
 	group := g.Addr()
 	var interfaces []int
-	for _, e := range p.gids {
+	for _, e := range gids {
 		if e.GID.Addr().Is4() == group.Is4() && !slices.Contains(interfaces, e.IfIndex) {
 			interfaces = append(interfaces, e.IfIndex)
 		}
