@@ -105,6 +105,16 @@ func (c *conn) await(word string) error {
 	return nil
 }
 
+// reason is why a measurement failed: what the server has said, if it failed before, or err.
+func (c *conn) reason(err error) error {
+	var r reply
+	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if c.dec.Decode(&r) == nil && r.Error != "" {
+		return fmt.Errorf("the server says: %s", r.Error)
+	}
+	return err
+}
+
 func (r *reply) tally() tally { return tally{r.Resent, r.Timeouts, r.Errors, r.Lost} }
 
 // clientBandwidth is the client's side of a bandwidth measurement.
@@ -138,7 +148,7 @@ func clientBandwidth(e *endpoint, peer remote, c *conn, r *Result) error {
 	}
 	close(stop)
 	if err := cmp.Or(err, <-received); err != nil {
-		return err
+		return c.reason(err)
 	}
 	r.add(end.tally())
 	if e.o.Both {

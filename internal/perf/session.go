@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -487,7 +488,12 @@ func (e *endpoint) serveData(client remote, c *conn) (end reply, err error) {
 		}
 	}
 	if err != nil {
-		return end, err
+		select {
+		case gone := <-ended: // then that is the reason
+			return end, cmp.Or(gone, err)
+		default:
+			return end, err
+		}
 	}
 	return end, <-ended
 }
