@@ -30,7 +30,7 @@ func (w *world) startDatagrams(q *qpair) {
 	w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
 	q.ready = true
 	q.left = w.between(0, 40)
-	if q.left > 0 && w.chance(15) {
+	if q.left > 0 && w.chance(30) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.after(w.nanos(0, 50_000), func() { w.stepDatagrams(q) })

@@ -34,7 +34,7 @@ func (w *world) plan(q *qpair) {
 		q.h.look("destroy")
 		w.breakDown(q.conn)
 	})
-	w.maybe(12, q, func() {
+	w.maybe(20, q, func() {
 		if q.qp.State() == nic.RTS {
 			w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
 		}

@@ -32,7 +32,7 @@ const (
 
 // build makes the hosts, links, objects and programs of the run.
 func (w *world) build() {
-	for i := range w.between(2, 4) {
+	for i := range pick(w, w.between(2, 4), w.between(2, 4), w.between(2, 8)) { // many take their time
 		w.addHost(i)
 	}
 	w.addWires()
@@ -41,6 +41,9 @@ func (w *world) build() {
 		a := w.hosts[w.rng.IntN(len(w.hosts))]
 		b := w.hosts[w.rng.IntN(len(w.hosts))]
 		w.addConn(a, b)
+	}
+	if n := len(w.hosts); n > 2 && w.chance(40) {
+		w.addStar(w.rng.IntN(n))
 	}
 	if w.chance(40) {
 		w.addShared(w.hosts[w.rng.IntN(len(w.hosts))])
@@ -176,7 +179,7 @@ func (w *world) addCQ(h *host) {
 	}
 }
 
-// addWires makes the links, and now and then a time without any.
+// addWires makes the links, and now and then a time without one of them, or without all of a host's.
 func (w *world) addWires() {
 	for _, from := range w.hosts {
 		for _, to := range w.hosts {
@@ -196,9 +199,16 @@ func (w *world) addWires() {
 	if w.chance(40) {
 		o.to = maxVirtualNanos // for good
 	}
-	a.wires[b.index].outages = append(a.wires[b.index].outages, o)
-	if a != b && w.chance(70) {
-		b.wires[a.index].outages = append(b.wires[a.index].outages, o)
+	peers := []*host{b}
+	if w.chance(40) {
+		peers = w.hosts // the host is cut off
+	}
+	both := w.chance(70)
+	for _, b := range peers {
+		a.wires[b.index].outages = append(a.wires[b.index].outages, o)
+		if a != b && both {
+			b.wires[a.index].outages = append(b.wires[a.index].outages, o)
+		}
 	}
 }
 
@@ -228,6 +238,16 @@ func (w *world) addQP(h *host, typ nic.QPType, p *pool) *qpair {
 	h.qps = append(h.qps, q)
 	h.byQPN[q.qp.Num()] = q
 	return q
+}
+
+// addStar connects a host to all the others: its NIC has many peers at a time, and their atomics and receives
+// meet there.
+func (w *world) addStar(hub int) {
+	for i, h := range w.hosts {
+		if i != hub {
+			w.addConn(h, w.hosts[hub])
+		}
+	}
 }
 
 func (w *world) addConn(a, b *host) {

@@ -85,7 +85,7 @@ func (w *world) connectUnreliable(q *qpair) {
 	a.State = nic.Init
 	w.modify(q, &a, nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
 	q.left = w.between(0, 40)
-	if q.left > 0 && w.chance(25) {
+	if q.left > 0 && w.chance(40) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.receiveUnreliable(q, w.between(0, 60))

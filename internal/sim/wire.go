@@ -196,7 +196,7 @@ func (w *world) randomSpec() fault.Spec {
 	s.Duplicate = rate(50, 0.08)
 	s.Reorder = rate(40, 0.08)
 	s.ReorderDepth = w.between(1, 8)
-	s.Corrupt = rate(30, 0.01)
+	s.Corrupt = rate(40, 0.02)
 	s.Delay = rate(40, 0.05)
 	s.DelayMin = time.Duration(w.nanos(1000, 50_000))
 	s.DelayMax = s.DelayMin + time.Duration(pick(w, w.nanos(0, 1_500_000), w.nanos(0, 1_500_000), w.nanos(0, 12_000_000)))
