@@ -24,28 +24,46 @@ func (w *world) startDatagrams(q *qpair) {
 	a := q.attr
 	a.State, a.Port = nic.Init, 1
 	w.modify(q, &a, nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrQKey)
-	a.State = nic.RTR
-	w.modify(q, &a, nic.AttrState)
-	a.State = nic.RTS
-	w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
-	q.ready = true
+	w.later(q, nic.Init, func() {
+		a.State = nic.RTR
+		w.modify(q, &a, nic.AttrState)
+		w.later(q, nic.RTR, func() {
+			a.State = nic.RTS
+			w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
+			q.ready = true
+			w.runDatagrams(q)
+		})
+	})
+	w.after(0, func() { w.receiveDatagrams(q, w.between(0, 60)) })
+}
+
+// later does something at once, or in a while, if the queue pair has stayed in the state.
+func (w *world) later(q *qpair, s nic.State, do func()) {
+	w.after(pick(w, 0, w.nanos(0, 100_000)), func() {
+		if q.qp.State() == s {
+			do()
+		}
+	})
+}
+
+// runDatagrams is the program of a queue pair in RTS.
+func (w *world) runDatagrams(q *qpair) {
 	q.left = w.between(0, 40)
 	if q.left > 0 && w.chance(30) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.after(w.nanos(0, 50_000), func() { w.stepDatagrams(q) })
-	w.after(0, func() { w.receiveDatagrams(q, w.between(0, 60)) })
 	if w.chance(20) {
 		w.after(w.nanos(0, 600_000), func() {
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
-			w.endDatagrams(q)
+			w.endUnreliable(q)
 		})
 	}
 }
 
-// endDatagrams resets a queue pair that is in ERR, once everything must have been flushed.
-func (w *world) endDatagrams(q *qpair) {
+// endUnreliable resets a queue pair that is in ERR, once everything must have been flushed.
+func (w *world) endUnreliable(q *qpair) {
 	if q.ending {
 		return
 	}

@@ -135,7 +135,9 @@ func (w *world) finish() {
 		}
 	}
 	for _, q := range w.ucs {
-		w.settle(q)
+		if q.qp.State() != nic.Reset {
+			w.settle(q)
+		}
 		w.finishUnreliable(q)
 	}
 	for _, g := range w.xrcs {

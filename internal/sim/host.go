@@ -330,7 +330,7 @@ func (w *world) overflowed(h *host, cq *nic.CQ) {
 		q.deaf = true
 		q.progErr = true
 		if q.ud {
-			w.endDatagrams(q)
+			w.endUnreliable(q)
 		}
 	}
 }

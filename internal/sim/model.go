@@ -348,7 +348,7 @@ func (w *world) checkStates(h *host) {
 			}
 		}
 		if q.ud && (inErr || q.recvFault) {
-			w.endDatagrams(q)
+			w.endUnreliable(q)
 		}
 		if q.unreliable() && q.sendFault {
 			if s := q.qp.State(); s == nic.RTS || s == nic.SQD {

@@ -170,7 +170,7 @@ func (w *world) observeArrival(h *host, p *packet) {
 // expectDatagram decides what a datagram that arrives must lead to: a completion, unless the Q_Key
 // is wrong, or there is no receive, or it is too small. Of a shared queue nobody knows what there is.
 func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
-	if q.pool != nil || q.errState || !q.ready || pkt.Info.Transport != roce.TransportUD || pkt.DETH().QKey() != q.attr.QKey ||
+	if q.pool != nil || q.errState || q.qp.State() < nic.RTR || pkt.Info.Transport != roce.TransportUD || pkt.DETH().QKey() != q.attr.QKey ||
 		q.expect >= len(q.recvs) || q.recvs[q.expect].capacity() < roce.GRHSize+len(pkt.Payload) {
 		return
 	}

@@ -89,9 +89,12 @@ func (w *world) connectUnreliable(q *qpair) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.receiveUnreliable(q, w.between(0, 60))
-	a.State = nic.RTR
-	w.modify(q, &a, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN)
-	w.after(w.nanos(0, 50_000), func() {
+	ready := w.nanos(0, 50_000)
+	w.after(ready, func() {
+		a.State = nic.RTR
+		w.modify(q, &a, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN)
+	})
+	w.after(ready+w.nanos(0, 50_000), func() {
 		a.State = nic.RTS
 		w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
 		q.ready = true
@@ -100,12 +103,20 @@ func (w *world) connectUnreliable(q *qpair) {
 				w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
 			}
 		})
+		w.maybe(15, q, func() {
+			q.progErr = true
+			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
+			w.endUnreliable(q)
+		})
 		w.stepUnreliable(q)
 	})
 }
 
 // receiveUnreliable posts receives from time to time: enough or not, large enough or not.
 func (w *world) receiveUnreliable(q *qpair, left int) {
+	if q.down {
+		return
+	}
 	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {
 		r := w.newReceive(q, pick(w, w.size(q.mtu), w.size(q.mtu), 8*q.mtu))
 		if r == nil {
@@ -121,6 +132,9 @@ func (w *world) receiveUnreliable(q *qpair, left int) {
 
 // stepUnreliable sends a few messages, and comes back for more.
 func (w *world) stepUnreliable(q *qpair) {
+	if q.down {
+		return
+	}
 	for n := w.between(1, 6); n > 0 && q.left > 0 && q.sq.Free() > 0; n-- {
 		x := w.newUnreliable(q)
 		if x == nil {
