@@ -26,6 +26,9 @@ func (q *QP) flush(now int64) {
 		q.flushTaken()
 		return
 	}
+	if q.typ == XRCINI || q.typ == XRCTGT {
+		return // nobody posts receives there
+	}
 	q.flushReceives()
 	r.flushDelay = leastFlushDelay
 	r.flushAt = now + r.flushDelay

@@ -330,3 +330,16 @@ func TestXRCLostAcknowledgementOfAQueueThatIsGone(t *testing.T) {
 	w.run(10 * second)
 	a.want(t, "1:success")
 }
+
+// Annex A14: neither half of XRC has a receive queue that would have to be looked at in the error state.
+func TestXRCInErrorTakesNoTime(t *testing.T) {
+	w, a, b, _, _ := xrcPair(t, nil)
+	for _, e := range []*end{a, b} {
+		if err := e.h.n.Modify(w.now, e.q, &Attr{State: Err}, AttrState); err != nil {
+			t.Fatal(err)
+		}
+		if at := e.h.n.NextTimer(); at != 0 {
+			t.Errorf("%v wants the time at %d", e.q, at)
+		}
+	}
+}
