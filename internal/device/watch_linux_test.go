@@ -228,3 +228,65 @@ func TestGIDsFollowTheAddresses(t *testing.T) {
 		}
 	}
 }
+
+// Where each address has a socket of its own, one that is lost and comes back works again, at its old index.
+func TestChosenAddressComesBack(t *testing.T) {
+	t.Parallel()
+	c := newCable(t, true)
+	before := c.near.GIDs()
+	address, _ := netlink.ParseAddr("fd00:1::1/64")
+	address.Flags = unix.IFA_F_NODAD
+	at := func(d *device.Device, ip string) int {
+		return slices.IndexFunc(d.GIDs(), func(g device.GIDEntry) bool { return g.GID.Addr().String() == ip })
+	}
+	for _, change := range []func(netlink.Link, *netlink.Addr) error{netlink.AddrDel, netlink.AddrAdd} {
+		if err := change(c.link, address); err != nil {
+			t.Fatal(err)
+		}
+		expectEvent(t, c.events[0], verbs.EventGIDChange)
+	}
+	if !slices.Equal(before, c.near.GIDs()) {
+		t.Fatalf("the table is %+v, was %+v", c.near.GIDs(), before)
+	}
+	a, b := newEnd(t, c.near), newEnd(t, c.far)
+	connect(t, a, b, c.near.GIDs()[at(c.near, "fd00:1::1")].Index, c.far.GIDs()[at(c.far, "fd00:1::2")].Index)
+	exchange(t, a, b, 2)
+}
+
+// Programs come and go while addresses and the port do: none gets an event after its end, and the NIC can be closed at
+// any moment.
+func TestPortEventsWhileContextsClose(t *testing.T) {
+	t.Parallel()
+	c := newCable(t, false)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		d := verbs.Wrap(c.near)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = d.Open().Close() // an event to a closed channel would panic
+				runtime.Gosched()
+			}
+		}
+	}()
+	address, _ := netlink.ParseAddr("10.47.91.77/24")
+	for range 30 {
+		for _, change := range []func(netlink.Link, *netlink.Addr) error{netlink.AddrAdd, netlink.AddrDel} {
+			if err := change(c.link, address); err != nil {
+				t.Fatal(err)
+			}
+			expectEvent(t, c.events[0], verbs.EventGIDChange)
+		}
+	}
+	if err := netlink.LinkSetDown(c.link); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.near.Close(); err != nil { // the event may be under way
+		t.Error(err)
+	}
+	close(stop)
+	<-done
+}
