@@ -46,9 +46,13 @@ func TestCoverage(t *testing.T) {
 	}
 	mustMeet(t, c, "UD SEND", nic.RTS, append(links, FaultCorrupt, FaultForged)...)
 	mustMeet(t, c, "UD SEND", nic.Err, FaultDuplicate, FaultReorder)
-	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response"} {
-		mustMeet(t, c, name, nic.RTS, links...)
+	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC FETCH ADD", "XRC ATOMIC ACK"} {
+		mustMeet(t, c, name, nic.RTS, FaultDrop, FaultDuplicate, FaultReorder)
 	}
+	for _, name := range []string{"UC SEND", "UC WRITE", "UD SEND"} {
+		mustMeet(t, c, name, nic.RTR, FaultDuplicate, FaultReorder)
+	}
+	mustMeet(t, c, "UC SEND", nic.Err, FaultDrop, FaultDuplicate)
 }
 
 func mustMeet(t *testing.T, c *Coverage, name string, s nic.State, kinds ...FaultKind) {

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"rnic/internal/nic"
 	"rnic/internal/ring"
@@ -56,7 +57,8 @@ type xrcSend struct {
 	to        *xrcQueue
 	index     int // of to
 	n         int
-	data      []byte
+	data      []byte // of an atomic: what it finds
+	after     []byte // and what it leaves
 	local     seg
 	remote    seg
 	imm       uint32
@@ -64,7 +66,8 @@ type xrcSend struct {
 	received  bool
 }
 
-func (m *xrcSend) consumes() bool { return m.op != ring.OpWrite && m.op != ring.OpRead }
+func (m *xrcSend) atomic() bool   { return m.op == ring.OpFetchAdd || m.op == ring.OpCompareSwap }
+func (m *xrcSend) consumes() bool { return m.op != ring.OpWrite && m.op != ring.OpRead && !m.atomic() }
 func (m *xrcSend) writes() bool   { return m.op == ring.OpWrite || m.op == ring.OpWriteImm }
 
 // xrcRecvBytes is the size of every receive.
@@ -202,12 +205,17 @@ func (w *world) stepXRC(s *xrcSender) {
 func (w *world) postXRC(s *xrcSender) bool {
 	i := w.rng.IntN(2)
 	m := &xrcSend{to: s.g.queues[i], index: i, imm: w.rng.Uint32(), psn: s.psns,
-		op: pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpWrite, ring.OpWriteImm, ring.OpRead)}
+		op: pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpWrite, ring.OpWriteImm, ring.OpRead, ring.OpFetchAdd, ring.OpCompareSwap)}
 	m.n = min(w.size(s.mtu), xrcRecvBytes)
+	align := 1
+	if m.atomic() { // the addresses of the other queue's region need not be aligned
+		i, align = 0, 8
+		m.to, m.index, m.n = s.g.queues[0], 0, 8
+	}
 	m.psns = max(1, (m.n+s.mtu-1)/s.mtu)
 	var ok1, ok2 bool
 	m.local, ok1 = w.take(s.h.mem.regions[regionPlain], m.n, 1)
-	m.remote, ok2 = w.take(m.to.r, m.n, 1)
+	m.remote, ok2 = w.take(m.to.r, m.n, align)
 	if !ok1 || !ok2 {
 		return false
 	}
@@ -221,8 +229,11 @@ func (w *world) postXRC(s *xrcSender) bool {
 	m.data = collect(s.h.mem.space.Mem, []seg{m.local})
 	e := ring.SendWQE{WRID: uint64(len(s.sends)), Opcode: m.op, Flags: ring.SendSignaled, Imm: m.imm, NumSGE: 1,
 		RemoteAddr: m.remote.addr(), RKey: m.to.lkey, RemoteSRQ: m.to.srq.Num()}
-	if m.op == ring.OpRead {
+	if m.op == ring.OpRead || m.atomic() {
 		m.data = collect(s.g.h.mem.space.Mem, []seg{m.remote})
+	}
+	if m.atomic() {
+		w.fillXRCAtomic(m, &e)
 	}
 	e.SGE[0] = ring.SGE{Addr: m.local.addr(), Length: uint32(m.n), LKey: m.local.key()}
 	s.sq.StoreSend(s.sq.Position(), &e, false)
@@ -234,6 +245,20 @@ func (w *world) postXRC(s *xrcSender) bool {
 	}
 	w.count.PostedXRC++
 	return true
+}
+
+// fillXRCAtomic chooses the operands: every atomic has a word of its own.
+func (w *world) fillXRCAtomic(m *xrcSend, e *ring.SendWQE) {
+	old := binary.LittleEndian.Uint64(m.data)
+	x := work{op: m.op, add: w.rng.Uint64(), compare: old, swap: w.rng.Uint64()}
+	if w.chance(30) {
+		x.compare = w.rng.Uint64()
+	}
+	e.CompareAdd, e.Swap = x.compare, x.swap
+	if m.op == ring.OpFetchAdd {
+		e.CompareAdd = x.add
+	}
+	m.after = binary.LittleEndian.AppendUint64(nil, x.apply(old))
 }
 
 // observeXRC checks a packet of an initiator or a target.
@@ -336,6 +361,10 @@ func (w *world) sentXRC(s *xrcSender, e *ring.CQE) {
 		w.fail("a %s over XRC completes with %q", OpNames[m.op], e.Status)
 	case m.op == ring.OpRead:
 		w.landedXRC(s.h.mem, m.local, m)
+	case m.atomic():
+		w.landedXRC(s.h.mem, m.local, m)
+		m.data = m.after
+		w.landedXRC(s.g.h.mem, m.remote, m)
 	case m.op == ring.OpWrite:
 		w.landedXRC(s.g.h.mem, m.remote, m)
 	case !m.received:
