@@ -287,25 +287,39 @@ func (w *world) connect(c *conn) {
 			nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
 		w.plan(q)
 	}
+	patient := a.attr.RetryCnt == 7 && b.attr.RetryCnt == 7 // what comes in INIT is lost, and costs a retry
 	for _, q := range []*qpair{a, b} {
 		w.spareReceives(q)
-		attr := q.attr
-		attr.State = nic.RTR
-		w.modify(q, &attr, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN|
-			nic.AttrMaxDestRDAtomic|nic.AttrMinRNRTimer)
-	}
-	for _, q := range []*qpair{a, b} {
 		number := q.number
-		start := func() {
-			if q.number == number && !q.down && !q.progErr && !q.errState && !q.reset {
-				w.toRTS(q)
+		toRTR := func() {
+			if q.number == number && q.qp.State() == nic.Init && !q.down {
+				w.toRTR(q)
 			}
 		}
-		if w.chance(70) {
-			start()
+		if patient && w.chance(15) {
+			w.after(w.nanos(0, 100_000), toRTR)
 		} else {
-			w.after(w.nanos(0, 100_000), start)
+			toRTR()
 		}
+	}
+}
+
+// toRTR lets a queue pair hear its peer, and soon, or in a while, talk to it.
+func (w *world) toRTR(q *qpair) {
+	attr := q.attr
+	attr.State = nic.RTR
+	w.modify(q, &attr, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN|
+		nic.AttrMaxDestRDAtomic|nic.AttrMinRNRTimer)
+	number := q.number
+	start := func() {
+		if q.number == number && !q.down && !q.progErr && !q.errState && !q.reset {
+			w.toRTS(q)
+		}
+	}
+	if w.chance(70) {
+		start()
+	} else {
+		w.after(w.nanos(0, 100_000), start)
 	}
 }
 
