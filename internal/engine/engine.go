@@ -217,6 +217,9 @@ func (u *Unit) whole() { u.step(lookSometimes) }
 // let go: one who rang meanwhile could not drive.
 func (u *Unit) drive(f func(*Unit)) bool {
 	if !u.mu.TryLock() {
+		// Whoever holds the unit may have lost its core: to spin for it would keep it away for a
+		// whole slice of the scheduler.
+		yieldThread()
 		return false
 	}
 	if u.closed.Load() {

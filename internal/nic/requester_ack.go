@@ -362,6 +362,9 @@ func (q *QP) receiveRNR(now int64, code uint8) {
 		}
 		r.rnrRetries--
 	}
+	// The peer answers: what counts unanswered attempts counts anew. A receiver that is slow to post
+	// would else, with an occasional loss, end the connection.
+	r.retries = q.attr.RetryCnt
 	q.goBack(now)
 	q.waitNotReady(now, r.una, code)
 }
