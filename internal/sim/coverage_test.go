@@ -32,27 +32,41 @@ func TestCoverage(t *testing.T) {
 		mustMeet(t, c, name, nic.Err, FaultDuplicate, FaultForged)
 		mustMeet(t, c, name, nic.SQD, FaultDuplicate, FaultReorder)
 	}
-	for _, name := range []string{"RC SEND", "RC WRITE"} {
-		mustMeet(t, c, name, nic.RTR, FaultReorder)
-		mustMeet(t, c, name, nic.Err, FaultReorder, FaultLate)
-		mustMeet(t, c, name, nic.Reset, FaultLate)
+	for _, name := range []string{"RC SEND", "RC WRITE", "RC READ", "RC COMPARE SWAP", "RC FETCH ADD"} {
+		for _, s := range []nic.State{nic.SQD, nic.Err} {
+			mustMeetOne(t, c, name, s, links...)
+		}
 	}
-	for _, name := range []string{"RC COMPARE SWAP", "RC FETCH ADD"} {
-		mustMeet(t, c, name, nic.RTS, FaultOutage)
+	for _, name := range []string{"RC SEND", "RC WRITE"} {
+		mustMeet(t, c, name, nic.Err, FaultReorder, FaultLate)
+		mustMeetOne(t, c, name, nic.Reset, links...)
+		mustMeetOne(t, c, name, nic.RTR, links...)
+		mustMeetOne(t, c, name, nic.Init, append(links, FaultMark)...)
 	}
 	for _, name := range []string{"UC SEND", "UC WRITE"} {
 		mustMeet(t, c, name, nic.RTS, append(links, FaultCorrupt, FaultForged)...)
-		mustMeet(t, c, name, nic.SQE, FaultDuplicate, FaultReorder)
+		for _, s := range []nic.State{nic.Init, nic.RTR, nic.SQD, nic.SQE, nic.Err} {
+			mustMeetOne(t, c, name, s, append(links, FaultForged)...)
+		}
 	}
 	mustMeet(t, c, "UD SEND", nic.RTS, append(links, FaultCorrupt, FaultForged)...)
-	mustMeet(t, c, "UD SEND", nic.Err, FaultDuplicate, FaultReorder)
+	for _, s := range []nic.State{nic.Init, nic.RTR, nic.SQE, nic.Err} {
+		mustMeetOne(t, c, "UD SEND", s, links...)
+	}
 	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC FETCH ADD", "XRC ATOMIC ACK"} {
-		mustMeet(t, c, name, nic.RTS, FaultDrop, FaultDuplicate, FaultReorder)
+		mustMeetOne(t, c, name, nic.RTS, links...)
 	}
-	for _, name := range []string{"UC SEND", "UC WRITE", "UD SEND"} {
-		mustMeet(t, c, name, nic.RTR, FaultDuplicate, FaultReorder)
+}
+
+// mustMeetOne is mustMeet for where the seeds decide which of the faults it is.
+func mustMeetOne(t *testing.T, c *Coverage, name string, s nic.State, kinds ...FaultKind) {
+	t.Helper()
+	for _, k := range kinds {
+		if c.Met(name, s, k) > 0 {
+			return
+		}
 	}
-	mustMeet(t, c, "UC SEND", nic.Err, FaultDrop, FaultDuplicate)
+	t.Errorf("no %s met any of %v in %v", name, kinds, s)
 }
 
 func mustMeet(t *testing.T, c *Coverage, name string, s nic.State, kinds ...FaultKind) {

@@ -296,8 +296,8 @@ func (w *world) connect(c *conn) {
 				w.toRTR(q)
 			}
 		}
-		if patient && w.chance(15) {
-			w.after(w.nanos(0, 100_000), toRTR)
+		if patient && w.chance(20) {
+			w.after(w.nanos(0, 300_000), toRTR)
 		} else {
 			toRTR()
 		}
