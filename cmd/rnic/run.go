@@ -127,21 +127,9 @@ func (r *RunCmd) config() (*runConfig, error) {
 		}
 		c.Addrs = append(c.Addrs, a)
 	}
-	for _, s := range r.Fault {
-		which := &c.SendFault
-		if rest, ok := strings.CutPrefix(s, "recv:"); ok {
-			s, which = rest, &c.RecvFault
-		} else {
-			s = strings.TrimPrefix(s, "send:")
-		}
-		spec, err := fault.Parse(s)
-		if err != nil {
-			return nil, fmt.Errorf("run: --fault: %w", err)
-		}
-		if *which != nil {
-			return nil, fmt.Errorf("run: --fault given twice for one direction; put the rules into one, with commas")
-		}
-		*which = &spec
+	var err error
+	if c.SendFault, c.RecvFault, err = fault.ParseDirections(r.Fault); err != nil {
+		return nil, fmt.Errorf("run: --fault: %w", err)
 	}
 	return c, nil
 }

@@ -36,7 +36,6 @@ type Config struct {
 	// Events gets the NIC's events after each step, with the unit held: it must not block, nor call
 	// back into the unit.
 	Events func([]nic.Event)
-	// Realtime lets the unit's thread ask for a better priority where that is allowed.
 	Waking Waking
 }
 

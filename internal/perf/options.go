@@ -235,22 +235,8 @@ func mostSlots(qps int) int { return (maxCompletions-64)/qps - 1 }
 
 // faults reads --fault: each "[send:|recv:]SPEC"; without a direction it holds for what is sent.
 func (o *Options) faults() (send, recv *fault.Spec, err error) {
-	for _, text := range o.Faults {
-		dir, spec := "send", text
-		if rest, ok := strings.CutPrefix(text, "send:"); ok {
-			spec = rest
-		} else if rest, ok := strings.CutPrefix(text, "recv:"); ok {
-			dir, spec = "recv", rest
-		}
-		s, err := fault.Parse(spec)
-		if err != nil {
-			return nil, nil, fmt.Errorf("%w: --fault: %v", ErrUsage, err)
-		}
-		if dir == "send" {
-			send = &s
-		} else {
-			recv = &s
-		}
+	if send, recv, err = fault.ParseDirections(o.Faults); err != nil {
+		return nil, nil, fmt.Errorf("%w: --fault: %v", ErrUsage, err)
 	}
 	return send, recv, nil
 }

@@ -52,7 +52,7 @@ func (w *world) runDatagrams(q *qpair) {
 	if q.left > 0 && w.chance(30) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
-	w.after(w.nanos(0, 50_000), func() { w.stepDatagrams(q) })
+	w.after(w.nanos(0, 50_000), func() { w.stepUnacknowledged(q, w.newDatagram) })
 	if w.chance(20) {
 		w.after(w.nanos(0, 600_000), func() {
 			q.progErr = true
@@ -99,13 +99,14 @@ func (w *world) receiveDatagrams(q *qpair, left int) {
 	}
 }
 
-// stepDatagrams sends a few datagrams, and comes back for more.
-func (w *world) stepDatagrams(q *qpair) {
+// stepUnacknowledged posts a few messages that no peer acknowledges, each made by next, and comes back
+// for more. nil ends it.
+func (w *world) stepUnacknowledged(q *qpair, next func(*qpair) *work) {
 	if q.down {
 		return
 	}
 	for n := w.between(1, 6); n > 0 && q.left > 0 && q.sq.Free() > 0; n-- {
-		x := w.newDatagram(q)
+		x := next(q)
 		if x == nil {
 			q.left = 0
 			break
@@ -115,7 +116,7 @@ func (w *world) stepDatagrams(q *qpair) {
 	}
 	q.h.ring(q)
 	if q.left > 0 {
-		w.after(w.nanos(0, 100_000), func() { w.stepDatagrams(q) })
+		w.after(w.nanos(0, 100_000), func() { w.stepUnacknowledged(q, next) })
 	}
 }
 

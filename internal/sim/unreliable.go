@@ -108,7 +108,7 @@ func (w *world) connectUnreliable(q *qpair) {
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
 			w.endUnreliable(q)
 		})
-		w.stepUnreliable(q)
+		w.stepUnacknowledged(q, w.newUnreliable)
 	})
 }
 
@@ -127,26 +127,6 @@ func (w *world) receiveUnreliable(q *qpair, left int) {
 	}
 	if left > 0 {
 		w.after(w.nanos(1000, 150_000), func() { w.receiveUnreliable(q, left-1) })
-	}
-}
-
-// stepUnreliable sends a few messages, and comes back for more.
-func (w *world) stepUnreliable(q *qpair) {
-	if q.down {
-		return
-	}
-	for n := w.between(1, 6); n > 0 && q.left > 0 && q.sq.Free() > 0; n-- {
-		x := w.newUnreliable(q)
-		if x == nil {
-			q.left = 0
-			break
-		}
-		q.left--
-		w.post(q, x)
-	}
-	q.h.ring(q)
-	if q.left > 0 {
-		w.after(w.nanos(0, 100_000), func() { w.stepUnreliable(q) })
 	}
 }
 
