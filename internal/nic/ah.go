@@ -16,7 +16,7 @@ func (n *NIC) CreateAH(pd *PD, a AHAttr) (*AH, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &AH{nic: n, pd: pd, num: n.newAHNum(), attr: a, path: path, local: local, multicast: path.Dst.IsMulticast()}
+	h := &AH{nic: n.shared, pd: pd, num: n.newAHNum(), attr: a, path: path, local: local, multicast: path.Dst.IsMulticast()}
 	h.path.SrcPort = sourcePort(a.FlowLabel, h.num, 0)
 	n.ahs[h.num] = h
 	pd.refs++

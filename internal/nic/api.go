@@ -35,6 +35,10 @@ type Config struct {
 	// active path MTU and that is less. 0: the path MTU.
 	LocalMTU uint32
 
+	// Units is the number of processing units, each of which may be driven by a thread of its own. Default 1; at
+	// most MaxUnits.
+	Units int
+
 	Planted Planted // tests only: a fault planted into the NIC, see Planted
 }
 

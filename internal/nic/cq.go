@@ -15,7 +15,7 @@ func (n *NIC) CreateCQ(r *ring.Queue) (*CQ, error) {
 		return nil, refuse(ENOMEM, op, "", "the limit of completion queues is reached: destroy some")
 	}
 	n.cqs++
-	return &CQ{nic: n, ring: r}, nil
+	return &CQ{nic: n.shared, ring: r}, nil
 }
 
 // capacityFor is the capacity of the queue that is made when so many entries are asked for.
@@ -46,7 +46,10 @@ func (c *CQ) Destroy() error {
 // Arm asks for one completion event: for the next completion that is added from now on, or, with
 // solicitedOnly, for the next one that is solicited or in error. Asking for less than what is
 // pending changes nothing (vol. 1, 11.4.2.2).
+//
+// With many units it may be called while others drive them.
 func (c *CQ) Arm(solicitedOnly bool) {
+	defer c.nic.unlock(&c.mu, c.nic.lock(&c.mu))
 	if !solicitedOnly {
 		c.armed = armedAny
 	} else if c.armed == disarmed {
@@ -55,7 +58,7 @@ func (c *CQ) Arm(solicitedOnly bool) {
 }
 
 // usable tells whether queue pairs of n may use c.
-func (c *CQ) usable(n *NIC) bool { return c != nil && c.nic == n && !c.dead }
+func (c *CQ) usable(n *NIC) bool { return c != nil && c.nic == n.shared && !c.dead }
 
 // pushCQE adds a completion, publishes it, and raises the completion event that was asked for.
 // solicited: the completion of a receive whose last packet had the solicited event bit.
@@ -64,7 +67,13 @@ func (c *CQ) usable(n *NIC) bool { return c != nil && c.nic == n && !c.dead }
 // pairs go to the error state (11.6.3). That happens in Events, not here in the middle of one of
 // them.
 func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
-	if c.overrun {
+	locked := n.lock(&c.mu)
+	n.addCQE(c, e, solicited)
+	n.unlock(&c.mu, locked)
+}
+
+func (n *NIC) addCQE(c *CQ, e *ring.CQE, solicited bool) {
+	if c.overrun.Load() {
 		return
 	}
 	e.Time = uint64(n.now)
@@ -80,26 +89,27 @@ func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
 		solicited = false
 	}
 	if c.armed == armedAny || c.armed == armedSolicited && solicited {
-		c.notify(e.Status != ring.StatusSuccess)
+		c.notify(n, e.Status != ring.StatusSuccess)
 	}
 }
 
 const overrunReason = "a completion queue has overflowed: make another one"
 
 func (n *NIC) overflow(c *CQ) {
-	c.overrun = true
+	c.overrun.Store(true)
 	n.stats.CQOverflows++
 	n.event(Event{Type: EventCQErr, CQ: c})
 	n.overruns = append(n.overruns, c)
 }
 
 // failOverruns puts the queue pairs of overflowed completion queues into the error state. It may
-// overflow further queues, which are treated in the same call.
+// overflow further queues, which are treated in the same call, or by the unit of the queue pair. They may be of any unit:
+// n is alone.
 func (n *NIC) failOverruns(now int64) {
 	for i := 0; i < len(n.overruns); i++ {
 		for _, q := range n.overruns[i].users {
 			if q.state != Reset && q.state != Err {
-				n.event(Event{Type: EventQPFatal, QP: q})
+				q.nic.event(Event{Type: EventQPFatal, QP: q})
 				q.enterError(now)
 			}
 		}

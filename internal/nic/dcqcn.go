@@ -245,7 +245,7 @@ func (q *QP) sendCNP(tx *Tx) bool {
 // a loss.
 func (n *NIC) receiveCNP(now int64, rx *RxPacket, p *roce.Packet) {
 	q := n.destination(p)
-	if q == nil || q.typ != RC || q.state < RTR || q.state > SQD || rx.Path.Src != q.path.Dst || rx.Path.Dst != q.path.Src ||
+	if q == nil || q.nic != n || q.typ != RC || q.state < RTR || q.state > SQD || rx.Path.Src != q.path.Dst || rx.Path.Dst != q.path.Src ||
 		!partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]) {
 		n.stats.BadPackets++
 		return

@@ -7,7 +7,7 @@ func (n *NIC) event(e Event) { n.events = append(n.events, e) }
 // The caller drives all else first: what completion queues overflowed is dealt with here, and may
 // give the NIC more to do.
 func (n *NIC) Events() []Event {
-	if len(n.overruns) > 0 {
+	if len(n.overruns) > 0 && n.mayBeAlone() {
 		n.failOverruns(n.now)
 	}
 	taken := n.events

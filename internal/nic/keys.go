@@ -71,7 +71,7 @@ func mix64(x uint64) uint64 {
 
 // newMRKey finds a key whose index no live region has. A region's key is never the key of the
 // region that had its index before (vol. 1, 10.6.3.3: the key part tells a stale key).
-func (n *NIC) newMRKey() uint32 {
+func (n *shared) newMRKey() uint32 {
 	for {
 		index, cycle := n.mrKeys.take()
 		if index == 0 || n.mrs[index] != nil {
@@ -89,7 +89,7 @@ const (
 )
 
 // newQPN finds a number that no live queue pair has.
-func (n *NIC) newQPN() uint32 {
+func (n *shared) newQPN() uint32 {
 	for {
 		num, _ := n.qpNums.take()
 		if num >= minQPN && num <= maxQPN && n.qps[num] == nil {
@@ -100,7 +100,7 @@ func (n *NIC) newQPN() uint32 {
 
 // newAHNum finds a number that no live address handle has; never 0, which in a work request says
 // that it carries the address itself.
-func (n *NIC) newAHNum() uint32 {
+func (n *shared) newAHNum() uint32 {
 	for {
 		n.ahNext++
 		if n.ahNext != 0 && n.ahs[n.ahNext] == nil {
@@ -110,7 +110,7 @@ func (n *NIC) newAHNum() uint32 {
 }
 
 // lookupMR finds the region of a key; nil if there is none. Rights and bounds are not checked.
-func (n *NIC) lookupMR(key uint32) *MR {
+func (n *shared) lookupMR(key uint32) *MR {
 	if m := n.mrs[key>>8]; m != nil && (m.key == key || n.planted == PlantedStaleWindow && m.window != nil) {
 		return m
 	}
@@ -118,7 +118,7 @@ func (n *NIC) lookupMR(key uint32) *MR {
 }
 
 // lookupLocal finds the region that a local key names; a memory window has none (10.6.7).
-func (n *NIC) lookupLocal(key uint32) *MR {
+func (n *shared) lookupLocal(key uint32) *MR {
 	if m := n.lookupMR(key); m != nil && m.window == nil {
 		return m
 	}
@@ -126,8 +126,8 @@ func (n *NIC) lookupLocal(key uint32) *MR {
 }
 
 // lookupQP finds a queue pair by its number; nil if there is none.
-func (n *NIC) lookupQP(num uint32) *QP { return n.qps[num] }
+func (n *shared) lookupQP(num uint32) *QP { return n.qps[num] }
 
 // lookupAH finds an address handle by its number; nil if there is none. Whether it is of the right
 // protection domain is not checked.
-func (n *NIC) lookupAH(num uint32) *AH { return n.ahs[num] }
+func (n *shared) lookupAH(num uint32) *AH { return n.ahs[num] }

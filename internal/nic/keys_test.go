@@ -82,7 +82,7 @@ func TestMRKeyNeverTwiceInARowAtAnIndex(t *testing.T) {
 
 // The permutation has no two counters with one number: it can be undone.
 func TestKeySpaceIsAPermutation(t *testing.T) {
-	s := newKeySpace(New(Config{Seed: 3}).rng)
+	s := New(Config{Seed: 3}).qpNums
 	undo := func(x uint32) uint32 {
 		l, r := x>>halfBits, x&halfMask
 		for i := len(s.round) - 1; i >= 0; i-- {

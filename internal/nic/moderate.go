@@ -12,7 +12,7 @@ type moderation struct {
 	count, period uint16 // completions; microseconds
 	waiting       uint16 // completions since the queue was armed that the event is for
 	due           int64  // when the event comes at the latest; 0: none waits
-	listed        bool   // in NIC.held
+	listed        bool   // in the held list of a unit
 }
 
 // Moderate sets the moderation of the queue's completion events: ibv_modify_cq with
@@ -24,7 +24,7 @@ func (c *CQ) Moderate(count, period uint16) error {
 	}
 	c.pace.count, c.pace.period = count, period
 	if c.pace.due != 0 && (!c.pace.on() || c.pace.waiting >= count) {
-		c.fire()
+		c.fire(c.nic.units[0])
 	}
 	return nil
 }
@@ -34,15 +34,15 @@ func (c *CQ) Moderation() (count, period uint16) { return c.pace.count, c.pace.p
 
 func (m *moderation) on() bool { return m.count > 1 && m.period > 0 }
 
-// notify raises the event that the queue is armed for, or lets it wait.
-func (c *CQ) notify(urgent bool) {
-	m, n := &c.pace, c.nic
+// notify raises the event that the queue is armed for, or lets it wait: for a completion of unit n.
+func (c *CQ) notify(n *NIC, urgent bool) {
+	m := &c.pace
 	if urgent || !m.on() {
-		c.fire()
+		c.fire(n)
 		return
 	}
 	if m.waiting++; m.waiting >= m.count {
-		c.fire()
+		c.fire(n)
 		return
 	}
 	if m.due == 0 {
@@ -54,15 +54,17 @@ func (c *CQ) notify(urgent bool) {
 	}
 }
 
-func (c *CQ) fire() {
+func (c *CQ) fire(n *NIC) {
 	c.armed, c.pace.waiting, c.pace.due = disarmed, 0, 0
-	c.nic.event(Event{Type: EventCompletion, CQ: c})
+	n.event(Event{Type: EventCompletion, CQ: c})
 }
 
 // nextNotification is the time of the next event that waits; 0: there is none.
 func (n *NIC) nextNotification() (at int64) {
 	for _, c := range n.held {
+		locked := n.lock(&c.mu)
 		at = earlier(at, c.pace.due)
+		n.unlock(&c.mu, locked)
 	}
 	return at
 }
@@ -74,17 +76,19 @@ func (n *NIC) notifyDue(now int64) {
 	}
 	keep := n.held[:0]
 	for _, c := range n.held {
+		locked := n.lock(&c.mu)
 		if due := c.pace.due; due != 0 && due <= now {
 			if n.planted == PlantedLateNotice {
 				c.pace.due = 0
-				continue
+			} else {
+				c.fire(n)
 			}
-			c.fire()
 		}
 		c.pace.listed = c.pace.due != 0 // else it was raised, or the queue is gone
 		if c.pace.listed {
 			keep = append(keep, c)
 		}
+		n.unlock(&c.mu, locked)
 	}
 	clear(n.held[len(keep):])
 	n.held = keep
@@ -98,7 +102,7 @@ func (c *CQ) Resize(r *ring.Queue) error {
 	switch {
 	case c.dead:
 		return refuse(ENOENT, op, "", "it is destroyed")
-	case c.overrun:
+	case c.overrun.Load():
 		return refuse(EINVAL, op, "", overrunReason)
 	case r == nil || r.ElemSize() < ring.CQESize || r.Capacity() > capacityFor(c.nic.limits.MaxCQE):
 		return refuse(EINVAL, op, "", "the new queue is not of the right shape")

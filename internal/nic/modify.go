@@ -129,6 +129,7 @@ func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 	if q.dead {
 		return refuse(ENOENT, opModify, q.String(), "it is destroyed")
 	}
+	n = q.nic // the command may have come by another unit
 	n.now = max(n.now, now)
 	c, err := n.checkModify(q, a, mask)
 	if err != nil {
@@ -206,7 +207,7 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 	if q.state == SQD && q.attr.SQDraining && c.to != Reset && c.to != Err {
 		return bad("the send queue is still draining: wait for the event IBV_EVENT_SQ_DRAINED") // 10.3.1.5
 	}
-	if q.state == Reset && c.to == Init && (q.sendCQ.overrun || q.recvCQ.overrun) {
+	if q.state == Reset && c.to == Init && (q.sendCQ.overrun.Load() || q.recvCQ.overrun.Load()) {
 		return bad("%s", overrunReason) // no completion would ever come
 	}
 	if reason := n.checkValues(a, mask); reason != "" {

@@ -69,7 +69,7 @@ func (n *NIC) RegCheckedMR(pd *PD, space hostmem.Space, start, length, iova uint
 	if access&AccessZeroBased != 0 {
 		iova = 0
 	}
-	m := &MR{nic: n, pd: pd, space: space, start: start, length: length, iova: iova,
+	m := &MR{nic: n.shared, pd: pd, space: space, start: start, length: length, iova: iova,
 		access: access &^ AccessOptional, key: n.newMRKey()}
 	n.mrs[m.key>>8] = m
 	pd.refs++

@@ -65,7 +65,7 @@ func (n *NIC) DetachMulticast(q *QP, g roce.GID) (last bool, err error) {
 
 func (q *QP) checkMulticast(n *NIC, op string, g roce.GID) error {
 	switch {
-	case q == nil || q.nic != n || q.dead:
+	case q == nil || q.nic.shared != n.shared || q.dead:
 		return refuse(EINVAL, op, g.Addr().String(), "no such queue pair")
 	case q.typ != UD:
 		return refuse(EINVAL, op, g.Addr().String(), q.String()+" is not of type UD") // 10.5: unreliable datagrams only
@@ -90,6 +90,9 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		return // its own, back from the network: the members here have had it
 	}
 	for i, q := range m.members {
+		if q.nic != n {
+			continue // another unit has a copy of the datagram
+		}
 		switch {
 		case n.planted == PlantedLostCopy && i > 0 && i == len(m.members)-1:
 		case !q.receives():
@@ -97,7 +100,11 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		case !partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]):
 			n.stats.BadPKey++
 		default:
+			mu := q.lockReceives()
 			q.receiveDatagram(rx, p)
+			if mu != nil {
+				mu.Unlock()
+			}
 		}
 	}
 }

@@ -19,7 +19,7 @@ const (
 // MW is a memory window: a key for a part of a memory region, with rights of its own, that work
 // requests bind and invalidate. What the key stands for at present is a region of its own, grant.
 type MW struct {
-	nic   *NIC
+	nic   *shared
 	pd    *PD
 	typ   MWType
 	grant *MR
@@ -46,8 +46,8 @@ func (n *NIC) AllocMW(pd *PD, typ MWType) (*MW, error) {
 	case n.mws >= n.limits.MaxMW:
 		return nil, refuse(ENOMEM, opAllocMW, "", "the limit of memory windows is reached: deallocate some")
 	}
-	w := &MW{nic: n, pd: pd, typ: typ}
-	w.stand(&MR{nic: n, pd: pd, key: n.newMRKey()})
+	w := &MW{nic: n.shared, pd: pd, typ: typ}
+	w.stand(&MR{nic: n.shared, pd: pd, key: n.newMRKey()})
 	n.mws++
 	pd.refs++
 	return w, nil
@@ -151,7 +151,7 @@ func (q *QP) bind(b *ring.Bind) bool {
 	if w.pd != q.pd || w.typ == MWType1 && access&AccessZeroBased != 0 || w.typ == MWType2 && (w.bound() || b.Length == 0) {
 		return false
 	}
-	to := &MR{nic: n, pd: w.pd, key: b.MWKey&^0xff | b.RKey&0xff}
+	to := &MR{nic: n.shared, pd: w.pd, key: b.MWKey&^0xff | b.RKey&0xff}
 	if b.Length != 0 && !q.grantTo(to, b, access) {
 		return false
 	}

@@ -7,33 +7,11 @@ import (
 	"rnic/internal/roce"
 )
 
-// A NIC is the device core. It is used by one goroutine at a time.
+// A NIC is one processing unit of the device core, of which there is one unless Config.Units says otherwise. It
+// is used by one goroutine at a time; so are commands, with no unit in use elsewhere: see units.go.
 type NIC struct {
-	limits   Limits
-	policy   Policy
-	planted  Planted
-	mtuCode  uint8 // of the port's active MTU: no queue pair's path MTU is larger
-	localMTU uint32
-	pkeys    []uint16 // the port's P_Key table
-
-	rng *rand.Rand // first PSNs and the like; the same seed gives the same NIC
-
-	pds    int
-	cqs    int
-	srqs   int
-	xrcds  int
-	xrcCQ  *CQ            // of XRC targets between messages: nothing completes there
-	xrcPD  *PD            // and nothing is in there
-	mrs    map[uint32]*MR // by the index bits of the key
-	ahs    map[uint32]*AH // by number
-	qps    map[uint32]*QP // by number
-	mws    int
-	mrKeys keySpace
-	qpNums keySpace
-	ahNext uint32
-
-	gids   [gidTableSize]roce.GID
-	groups map[roce.GID]*group
+	*shared
+	index int // among the units
 
 	now      int64 // the latest time that an entry point was told
 	events   []Event
@@ -45,10 +23,10 @@ type NIC struct {
 	transport transport
 }
 
-// New makes a NIC. Zero fields of cfg and of its Limits take the defaults; limits beyond what the
-// queues' layout can carry are cut down to it. The same cfg gives the same keys and numbers.
+// New makes a NIC, and returns its first unit. Zero fields of cfg and of its Limits take the defaults; limits
+// beyond what the queues' layout can carry are cut down to it. The same cfg gives the same keys and numbers.
 func New(cfg Config) *NIC {
-	n := &NIC{
+	s := &shared{
 		limits:  fillLimits(cfg.Limits),
 		policy:  cfg.Policy,
 		planted: cfg.Planted,
@@ -56,26 +34,30 @@ func New(cfg Config) *NIC {
 
 		localMTU: min(cfg.LocalMTU, roce.MaxPayload),
 		pkeys:    append([]uint16(nil), cfg.PKeys...),
-		rng:      rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)),
 		mrs:      make(map[uint32]*MR),
 		ahs:      make(map[uint32]*AH),
 		qps:      make(map[uint32]*QP),
 		groups:   make(map[roce.GID]*group),
+		peers:    make(map[peerKey]*peerShare),
 	}
-	if len(n.pkeys) == 0 {
-		n.pkeys = []uint16{0xffff} // the default partition, full member (vol. 1, 10.9.1.2)
+	if len(s.pkeys) == 0 {
+		s.pkeys = []uint16{0xffff} // the default partition, full member (vol. 1, 10.9.1.2)
 	}
-	n.mrKeys = newKeySpace(n.rng)
-	n.qpNums = newKeySpace(n.rng)
-	n.policy.DCQCN = n.policy.DCQCN.withDefaults()
-	n.transport.init(n)
-	return n
+	rng := rand.New(rand.NewPCG(cfg.Seed, 0x726e6963))
+	s.mrKeys, s.qpNums = newKeySpace(rng), newKeySpace(rng)
+	s.policy.DCQCN = s.policy.DCQCN.withDefaults()
+	for i := range min(max(1, cfg.Units), MaxUnits) {
+		n := &NIC{shared: s, index: i}
+		n.transport.init(n)
+		s.units = append(s.units, n)
+	}
+	return s.units[0]
 }
 
 // Limits are the NIC's limits, with the defaults filled in.
 func (n *NIC) Limits() Limits { return n.limits }
 
-// Stats are the NIC's counters, live.
+// Stats are the unit's counters, live.
 func (n *NIC) Stats() *Stats { return &n.stats }
 
 // MTUCode is the code (1..5) of the active MTU.

@@ -1,14 +1,19 @@
 package nic
 
 import (
+	"sync"
+	"sync/atomic"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
 )
 
+// Objects are of the device, and used by the queue pairs of all its units; each queue pair is of one unit.
+
 // PD is a protection domain.
 type PD struct {
-	nic  *NIC
+	nic  *shared
 	refs int // memory regions, queue pairs and address handles in it
 	dead bool
 }
@@ -16,7 +21,7 @@ type PD struct {
 // MR is a memory region. A key is 24 random index bits and 8 bits of the consumer's (see the key
 // rules of InfiniBand vol. 1, 10.6.3.3).
 type MR struct {
-	nic    *NIC
+	nic    *shared
 	pd     *PD
 	space  hostmem.Space
 	start  uint64 // address in the program
@@ -41,13 +46,14 @@ func (m *MR) RKey() uint32 { return m.key }
 
 // CQ is a completion queue.
 type CQ struct {
-	nic     *NIC
+	nic     *shared
+	mu      sync.Mutex // taken if there are many units, by whoever adds completions; see shared.lock
 	ring    *ring.Queue
 	refs    int
 	armed   armState
 	pace    moderation
-	overrun bool // overflowed: takes no completion any more
-	dead    bool // destroyed
+	overrun atomic.Bool // overflowed: takes no completion any more
+	dead    bool        // destroyed
 	users   []*QP
 	Owner   any // the device service's: where its events go
 }
@@ -62,7 +68,7 @@ const (
 
 // AH is an address handle.
 type AH struct {
-	nic   *NIC
+	nic   *shared
 	pd    *PD
 	num   uint32 // what the provider puts in a work request; never 0
 	attr  AHAttr
@@ -97,7 +103,7 @@ type takenReceive struct {
 
 // QP is a queue pair.
 type QP struct {
-	nic            *NIC
+	nic            *NIC // the unit that it is of
 	num            uint32
 	typ            QPType
 	pd             *PD

@@ -49,9 +49,10 @@ func (q *QP) mayPace(now int64, cost uint32) bool {
 		return false
 	}
 	policy, peer := &q.nic.transport.pace, q.req.peer
+	units := max(1, int64(peer.share.units.Load())) // each has its part of the rate and of the burst
 	chunk := max(paceChunk, cost)
 	ahead := policy.nanos(policy.Burst)
-	peer.clock = max(peer.clock, now-ahead) + policy.nanos(chunk)
+	peer.clock = max(peer.clock, now-ahead) + units*policy.nanos(chunk)
 	if peer.clock <= now {
 		s.allowance += chunk
 		return true
@@ -73,7 +74,8 @@ func (q *QP) paceDue() {
 func (q *QP) returnPace() {
 	s := &q.pace
 	if n := s.allowance + s.pending; n > 0 && q.req.peer != nil {
-		q.req.peer.clock -= q.nic.transport.pace.nanos(n)
+		p := q.req.peer
+		p.clock -= max(1, int64(p.share.units.Load())) * q.nic.transport.pace.nanos(n)
 	}
 	*s = paceState{}
 }

@@ -6,7 +6,7 @@ func (n *NIC) AllocPD() (*PD, error) {
 		return nil, refuse(ENOMEM, "allocate protection domain", "", "the limit of protection domains is reached: free some")
 	}
 	n.pds++
-	return &PD{nic: n}, nil
+	return &PD{nic: n.shared}, nil
 }
 
 // Dealloc frees the protection domain. EBUSY while a region, queue pair or address handle is in it
@@ -25,4 +25,4 @@ func (p *PD) Dealloc() error {
 }
 
 // usable tells whether objects of n may be made in p.
-func (p *PD) usable(n *NIC) bool { return p != nil && p.nic == n && !p.dead }
+func (p *PD) usable(n *NIC) bool { return p != nil && p.nic == n.shared && !p.dead }

@@ -132,7 +132,7 @@ func (w *world) createQP(t *rapid.T) {
 	if ok && ok2 {
 		typ := rapid.SampledFrom([]QPType{RC, UC, UD}).Draw(t, "type")
 		q, err := w.n.CreateQP(qpInit(t, w.n, typ, pd, send, recv, smallCap))
-		if send.overrun || recv.overrun {
+		if send.overrun.Load() || recv.overrun.Load() {
 			if err == nil {
 				t.Fatalf("a queue pair was made on an overflowed completion queue")
 			}
@@ -165,7 +165,7 @@ func (w *world) modifyQP(t *rapid.T) {
 	w.now++
 	err := w.n.Modify(w.now, q, &a, mask)
 	draining := before == SQD && q.attr.SQDraining && to != Reset && to != Err
-	broken := before == Reset && to == Init && (q.sendCQ.overrun || q.recvCQ.overrun)
+	broken := before == Reset && to == Init && (q.sendCQ.overrun.Load() || q.recvCQ.overrun.Load())
 	if want := tr.valid && tr.required&drop == 0 && !draining && !broken; (err == nil) != want {
 		t.Fatalf("%v from %v to %v with mask %#x: %v", q, before, to, mask, err)
 	}
@@ -189,7 +189,7 @@ func (w *world) events(t *rapid.T) {
 		}
 	}
 	for _, q := range w.qps {
-		if (q.sendCQ.overrun || q.recvCQ.overrun) && q.State() != Reset && q.State() != Err {
+		if (q.sendCQ.overrun.Load() || q.recvCQ.overrun.Load()) && q.State() != Reset && q.State() != Err {
 			t.Fatalf("%v is in %v, and a completion queue of it has overflowed", q, q.State())
 		}
 	}

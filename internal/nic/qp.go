@@ -53,7 +53,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if !i.PD.usable(n) || !i.SendCQ.usable(n) || !i.RecvCQ.usable(n) {
 		return nil, refuse(EINVAL, op, "", "no such protection domain or completion queue")
 	}
-	if i.SendCQ.overrun || i.RecvCQ.overrun {
+	if i.SendCQ.overrun.Load() || i.RecvCQ.overrun.Load() {
 		return nil, refuse(EINVAL, op, "", overrunReason)
 	}
 	if i.SRQ != nil {
@@ -72,7 +72,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if len(n.qps) >= n.limits.MaxQP {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
-	q := &QP{nic: n, num: n.newQPN(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
+	q := &QP{nic: n, num: n.newQPNumber(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
 		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
 	if q.srq != nil {
 		q.srq.refs++
@@ -114,6 +114,7 @@ func (q *QP) Destroy() error {
 		return refuse(EBUSY, "destroy queue pair", q.String(), "it is attached to multicast groups: detach it first")
 	}
 	q.transportDestroy()
+	q.countMove(-1)
 	unbindAll(q.windows)
 	q.dead = true
 	delete(q.nic.qps, q.num)

@@ -80,14 +80,19 @@ func (t *transport) extend(e *effect) {
 	e.segs, e.atomics = int32(len(t.list.Segs)), int32(len(t.list.Atomics))
 }
 
-// Receive takes packets in the order of their arrival. What they ask of memory is in Memory
-// afterwards; the packets' bytes must stay until MemoryDone.
-func (n *NIC) Receive(now int64, pkts []RxPacket) {
+// Receive takes packets in the order of their arrival, all but those behind the number that it returns: the next is for
+// a unit that is alone (RunAlone), and comes first then. What the packets ask of memory is in Memory afterwards;
+// their bytes must stay until MemoryDone.
+func (n *NIC) Receive(now int64, pkts []RxPacket) (taken int) {
 	n.now = max(n.now, now)
 	var p roce.Packet
 	for i := range pkts {
+		if n.stopsAt(&pkts[i]) {
+			return i
+		}
 		n.receive(now, &pkts[i], &p)
 	}
+	return len(pkts)
 }
 
 // Memory is the list of transfers that the received packets ask for. The caller performs it between
@@ -110,7 +115,7 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		return
 	}
 	q := n.destination(p)
-	if q == nil || !q.accepts(rx, p) {
+	if q == nil || q.nic != n || !q.accepts(rx, p) {
 		n.stats.BadPackets++
 		return
 	}
@@ -118,6 +123,14 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		n.stats.BadPKey++ // 9.6.1: dropped silently
 		return
 	}
+	if mu := q.lockReceives(); mu != nil {
+		defer mu.Unlock()
+	}
+	q.take(now, rx, p)
+}
+
+// take lets q deal with a packet that is for it.
+func (q *QP) take(now int64, rx *RxPacket, p *roce.Packet) {
 	if q.typ == UD {
 		q.receiveDatagram(rx, p)
 		return

@@ -28,7 +28,7 @@ func (q *QP) takeLoaded(wrid uint64) {
 		q.resp.recvPos = q.rq.Next(q.resp.recvPos)
 		return
 	}
-	if q.srq.take() == nil {
+	if q.srq.take(q.nic) == nil {
 		q.taken = append(q.taken, takenReceive{wrid, q.recvCQ})
 	}
 }

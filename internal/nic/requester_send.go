@@ -65,13 +65,17 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 }
 
 // carryOut performs a local operation when everything before it has been sent, or passes one that it has
-// performed before. False: it has failed.
+// performed before. False: it has failed, or waits for the unit to be alone.
 //
 // It completes at once, unless the batch is still to read memory, maybe by the very key that it ends: then
 // GatherDone completes it.
 func (q *QP) carryOut(now int64, tx *Tx, w *sendRequest) bool {
 	r := &q.req
 	if !w.done {
+		if !q.nic.mayBeAlone() {
+			q.nic.transport.lonely.pushBack(q)
+			return false
+		}
 		if w.status = q.runLocal(w); w.status != ring.StatusSuccess {
 			r.stopped = true
 			return false

@@ -79,7 +79,7 @@ func (n *NIC) ReregMR(m *MR, flags ReregFlags, r Region) (*MR, error) {
 	if n.planted == PlantedReregKey {
 		n.mrs[m.key>>8] = m
 	}
-	again := &MR{nic: n, pd: now.PD, space: now.Space, start: now.Start, length: now.Length, iova: now.IOVA,
+	again := &MR{nic: n.shared, pd: now.PD, space: now.Space, start: now.Start, length: now.Length, iova: now.IOVA,
 		access: now.Access &^ AccessOptional, key: n.newMRKey(), Owner: m.Owner}
 	n.mrs[again.key>>8] = again
 	now.PD.refs++

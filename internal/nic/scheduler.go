@@ -1,7 +1,7 @@
 package nic
 
 // A schedEntry holds the places of a queue pair in the lists that it can be on.
-type schedEntry struct{ links [3]schedLink }
+type schedEntry struct{ links [4]schedLink }
 
 type schedLink struct {
 	next, prev *QP
@@ -13,6 +13,7 @@ const (
 	onActive = iota // it may have something to send
 	onPeer          // it waits for room in the window of its peer address
 	onAcks          // it owes an acknowledgement that waits for a quiet moment
+	onLonely        // its next request waits for its unit to be alone
 )
 
 // schedList is a first-in first-out list threaded through the queue pairs.

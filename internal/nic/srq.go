@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"sync"
 
 	"rnic/internal/ring"
 )
@@ -10,7 +11,8 @@ import (
 // 10.2.9). A receive leaves the queue when a message of one of them takes it, and belongs to that
 // queue pair from then on: it completes there, or is flushed there.
 type SRQ struct {
-	nic    *NIC
+	nic    *shared
+	mu     sync.Mutex // see QP.lockReceives
 	pd     *PD
 	ring   *ring.Queue
 	maxSGE uint32
@@ -66,7 +68,7 @@ func (n *NIC) CreateSRQ(pd *PD, r *ring.Queue, a SRQAttr) (*SRQ, error) {
 	}
 	n.srqs++
 	pd.refs++
-	return &SRQ{nic: n, pd: pd, ring: r, maxSGE: granted.MaxSGE}, nil
+	return &SRQ{nic: n.shared, pd: pd, ring: r, maxSGE: granted.MaxSGE}, nil
 }
 
 // Destroy frees the queue, with the receives that nobody took. EBUSY while queue pairs use it (11.2.3.4).
@@ -128,11 +130,12 @@ func (s *SRQ) Modify(limit *uint32, to *ring.Queue) error {
 }
 
 // usable tells whether queue pairs of n may use s.
-func (s *SRQ) usable(n *NIC) bool { return s != nil && s.nic == n && !s.dead }
+func (s *SRQ) usable(n *NIC) bool { return s != nil && s.nic == n.shared && !s.dead }
 
-// take consumes the next receive, whose slot may be posted to again at once. Precondition: there is one.
-func (s *SRQ) take() error {
-	if s.nic.planted == PlantedSharedTwice && s.nic.stats.RxPackets%8 == 0 {
+// take consumes the next receive for a queue pair of unit n, whose slot may be posted to again at once.
+// Precondition: there is one.
+func (s *SRQ) take(n *NIC) error {
+	if s.nic.planted == PlantedSharedTwice && n.stats.RxPackets%8 == 0 {
 		return nil
 	}
 	if err := s.ring.Consume(); err != nil {
@@ -142,7 +145,7 @@ func (s *SRQ) take() error {
 		if s.nic.planted != PlantedLimitAgain {
 			s.limit = 0 // 11.6.3.5: one event for one arming
 		}
-		s.nic.event(Event{Type: EventSRQLimit, SRQ: s})
+		n.event(Event{Type: EventSRQLimit, SRQ: s})
 	}
 	return nil
 }

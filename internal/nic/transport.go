@@ -11,9 +11,11 @@ type transport struct {
 	effects []effect     // what those packets mean, once the transfers are done, in order
 	scratch []byte       // small pieces that list points to: atomic results, GRH areas
 
-	timers timerHeap
-	active schedList // queue pairs that may have something to send
-	acks   schedList // queue pairs that owe an acknowledgement which may wait
+	timers  timerHeap
+	active  schedList // queue pairs that may have something to send
+	acks    schedList // queue pairs that owe an acknowledgement which may wait
+	lonely  schedList // queue pairs whose next request is for a unit that is alone
+	stopped bool      // so is the next packet
 
 	peers   map[peerKey]*peer
 	windows windowPolicy
@@ -32,7 +34,7 @@ type transport struct {
 }
 
 func (t *transport) init(n *NIC) {
-	t.active.kind, t.acks.kind = onActive, onAcks
+	t.active.kind, t.acks.kind, t.lonely.kind = onActive, onAcks, onLonely
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
 	t.rates = newRates(&n.policy)
@@ -149,6 +151,7 @@ func (q *QP) detachTransport() {
 	q.leavePeer()
 	t.active.remove(q)
 	t.acks.remove(q)
+	t.lonely.remove(q)
 	t.timers.remove(q)
 }
 

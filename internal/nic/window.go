@@ -87,10 +87,11 @@ type goBackN struct{}
 
 func (goBackN) resumeAt(una, next roce.PSN) roce.PSN { return una }
 
-// A peer is an address that queue pairs send to: they share one window, so that thousands of them
-// do not overrun its socket.
+// A peer is an address that queue pairs of a unit send to: they share one window, so that thousands of them
+// do not overrun its socket. Units share it in equal parts.
 type peer struct {
 	key     peerKey
+	share   *peerShare
 	refs    int
 	window  window
 	waiting schedList
@@ -115,7 +116,7 @@ func (q *QP) joinPeer() {
 	}
 	p := t.peers[key]
 	if p == nil {
-		p = &peer{key: key, waiting: schedList{kind: onPeer}}
+		p = &peer{key: key, share: q.nic.joinShare(key), waiting: schedList{kind: onPeer}}
 		t.windows.start(&p.window, true, q.local)
 		t.peers[key] = p
 	}
@@ -137,6 +138,7 @@ func (q *QP) leavePeer() {
 	q.req.peer = nil
 	if p.refs--; p.refs == 0 {
 		delete(q.nic.transport.peers, p.key)
+		q.nic.leaveShare(p.key)
 	}
 }
 
@@ -157,9 +159,15 @@ func (q *QP) landed(bytes uint32) {
 	p.wake()
 }
 
+// room tells whether cost more bytes may be sent to the peer. One packet in flight is always allowed.
+func (p *peer) room(cost uint32) bool {
+	w := &p.window
+	return w.inFlight == 0 || w.inFlight+cost <= w.limit/uint32(max(1, p.share.units.Load()))
+}
+
 // admit tells whether q may send cost more bytes to the peer; if not, q waits in line.
 func (p *peer) admit(q *QP, cost uint32) bool {
-	if p.window.room(cost) && (p.waiting.head == nil || p.turn == q) {
+	if p.room(cost) && (p.waiting.head == nil || p.turn == q) {
 		return true
 	}
 	q.req.wants = cost
@@ -170,7 +178,7 @@ func (p *peer) admit(q *QP, cost uint32) bool {
 // wake gives the turn to the first of those that wait, if there is room for it.
 func (p *peer) wake() {
 	q := p.waiting.head
-	if q == nil || p.turn != nil || !p.window.room(q.req.wants) {
+	if q == nil || p.turn != nil || !p.room(q.req.wants) {
 		return
 	}
 	p.waiting.remove(q)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"sync"
 
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -17,7 +18,8 @@ import (
 
 // XRCD is a domain of XRC: the shared receive queues that its target queue pairs reach.
 type XRCD struct {
-	nic  *NIC
+	nic  *shared
+	mu   sync.Mutex // see QP.lockReceives
 	srqs map[uint32]*SRQ
 	refs int // shared receive queues and queue pairs
 	dead bool
@@ -29,7 +31,7 @@ func (n *NIC) AllocXRCD() (*XRCD, error) {
 		return nil, refuse(ENOMEM, "allocate XRC domain", "", "the limit of XRC domains is reached: free some")
 	}
 	n.xrcds++
-	return &XRCD{nic: n, srqs: map[uint32]*SRQ{}}, nil
+	return &XRCD{nic: n.shared, srqs: map[uint32]*SRQ{}}, nil
 }
 
 // Dealloc frees the domain. EBUSY while shared receive queues or queue pairs are in it.
@@ -46,7 +48,7 @@ func (d *XRCD) Dealloc() error {
 	return nil
 }
 
-func (d *XRCD) usable(n *NIC) bool { return d != nil && d.nic == n && !d.dead }
+func (d *XRCD) usable(n *NIC) bool { return d != nil && d.nic == n.shared && !d.dead }
 
 // CreateXRCSRQ makes a shared receive queue of the domain: see CreateSRQ. What it receives completes in cq.
 func (n *NIC) CreateXRCSRQ(pd *PD, d *XRCD, cq *CQ, r *ring.Queue, a SRQAttr) (*SRQ, error) {
@@ -54,7 +56,7 @@ func (n *NIC) CreateXRCSRQ(pd *PD, d *XRCD, cq *CQ, r *ring.Queue, a SRQAttr) (*
 	if !d.usable(n) || !cq.usable(n) {
 		return nil, refuse(EINVAL, op, "", "no such XRC domain or completion queue")
 	}
-	if cq.overrun {
+	if cq.overrun.Load() {
 		return nil, refuse(EINVAL, op, "", overrunReason)
 	}
 	s, err := n.CreateSRQ(pd, r, a)
@@ -94,7 +96,7 @@ func (s *SRQ) leaveXRC() {
 	for _, q := range users {
 		q.taken = q.taken[:0]
 		if q.resp.inMessage != noMessage {
-			q.enterError(s.nic.now)
+			q.enterError(q.nic.now)
 		}
 		q.aimAt(nil)
 	}
@@ -129,7 +131,7 @@ func (n *NIC) prepareXRC(i *QPInit) error {
 			return refuse(EINVAL, op, "", "no such XRC domain")
 		}
 		if n.xrcCQ == nil {
-			n.xrcCQ, n.xrcPD = &CQ{nic: n, ring: emptyQueue()}, &PD{nic: n}
+			n.xrcCQ, n.xrcPD = &CQ{nic: n.shared, ring: emptyQueue()}, &PD{nic: n.shared}
 		}
 		i.PD, i.SendCQ, i.RecvCQ, i.SRQ = n.xrcPD, n.xrcCQ, n.xrcCQ, nil
 		i.SQ, i.RQ, i.Cap = emptyQueue(), emptyQueue(), Cap{}
@@ -167,7 +169,7 @@ func (q *QP) aim(p *roce.Packet) bool {
 		return true
 	}
 	s := q.xrcd.srqs[num]
-	if s == nil || s.cq.overrun {
+	if s == nil || s.cq.overrun.Load() {
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}
