@@ -110,7 +110,7 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 		return 0, err
 	}
 	n := q.take(wc)
-	if n == 0 && q.ctx.dev.dev.Progress() {
+	if n == 0 && q.cq.Progress() {
 		n = q.take(wc)
 	}
 	return n, nil

@@ -10,4 +10,4 @@ func (d *Device) Now() int64 { return engine.Now() }
 type Stages = engine.Stages
 
 // Record has the NIC keep the times of its messages in s; nil ends that.
-func (d *Device) Record(s *Stages) { d.unit.Record(s) }
+func (d *Device) Record(s *Stages) { d.engine.Record(s) }

@@ -45,7 +45,8 @@ type Context struct {
 	xrcds   map[*XRCD]struct{}
 	sources []engine.Doorbells
 
-	byHandle map[uint32]*QP // guarded by the unit
+	byHandle map[uint32]*QP // guarded by the units
+	home     int            // the unit that polls the context's doorbells; set with the first source
 }
 
 // Open opens the device for one program. On a closed device the context is closed too.
@@ -76,7 +77,7 @@ func (c *Context) do(f func(core *nic.NIC, now int64) error) (err error) {
 	if c.closed {
 		return errClosed
 	}
-	c.dev.unit.Do(func(core *nic.NIC, now int64) { err = f(core, now) })
+	c.dev.engine.Do(func(core *nic.NIC, now int64) { err = f(core, now) })
 	return err
 }
 
@@ -87,17 +88,20 @@ func (c *Context) AddDoorbells(d engine.Doorbells) {
 	if c.closed {
 		return
 	}
+	if len(c.sources) == 0 {
+		c.dev.engine.Do(func(*nic.NIC, int64) { c.home = c.dev.leastLoaded() })
+	}
 	c.sources = append(c.sources, d)
-	unit := c.dev.unit
-	unit.AddDoorbells(d, func(handle uint32) {
+	c.dev.engine.AddDoorbells(c.home, d, func(handle uint32) *nic.QP {
 		if q := c.byHandle[handle]; q != nil {
-			unit.Core().Doorbell(engine.Now(), q.core)
+			return q.core
 		}
+		return nil
 	})
 }
 
 // Drain executes what the program rang before this call, so that a command does not overtake it.
-func (c *Context) Drain() { c.dev.unit.Drain() }
+func (c *Context) Drain() { c.dev.engine.Drain() }
 
 // Close destroys everything that the program owns.
 func (c *Context) Close() {
@@ -108,12 +112,13 @@ func (c *Context) Close() {
 	}
 	c.closed = true
 	for _, s := range c.sources {
-		c.dev.unit.RemoveDoorbells(s)
+		c.dev.engine.RemoveDoorbells(s)
 	}
-	c.dev.unit.Do(func(core *nic.NIC, now int64) {
+	c.dev.engine.Do(func(core *nic.NIC, now int64) {
 		for q := range c.qps {
 			q.detachAll(core)
 			_ = q.core.Destroy()
+			c.dev.queuePairs[q.core.UnitIndex()]--
 			q.core.Owner = nil
 		}
 		for s := range c.srqs {
@@ -242,6 +247,7 @@ func (m *MR) Dereg() error {
 // CQInit is what a completion queue is created with.
 type CQInit struct {
 	Ring   *ring.Queue // the NIC's view; the NIC is the producer
+	Vector int         // completion vector: see units.go. 0: none in particular
 	Cookie any
 }
 
@@ -249,12 +255,17 @@ type CQInit struct {
 type CQ struct {
 	ctx    *Context
 	core   *nic.CQ
+	vector int
+	units  atomic.Uint64 // that have had queue pairs completing here
 	Cookie any
 }
 
 // CreateCQ creates a completion queue.
 func (c *Context) CreateCQ(i CQInit) (*CQ, error) {
-	q := &CQ{ctx: c, Cookie: i.Cookie}
+	q := &CQ{ctx: c, vector: i.Vector, Cookie: i.Cookie}
+	if i.Vector < 0 || i.Vector >= c.dev.Vectors() {
+		return nil, noVector(i.Vector, c.dev.Vectors())
+	}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
 		if q.core, err = core.CreateCQ(i.Ring); err == nil {
 			q.core.Owner = q
@@ -267,10 +278,19 @@ func (c *Context) CreateCQ(i CQInit) (*CQ, error) {
 
 // Arm asks for one event at the next completion, or the next solicited or failed one.
 func (q *CQ) Arm(solicitedOnly bool) error {
-	return q.ctx.do(func(*nic.NIC, int64) error {
-		q.core.Arm(solicitedOnly)
-		return nil
-	})
+	if q.ctx.dev.cfg.Units == 1 {
+		return q.ctx.do(func(*nic.NIC, int64) error {
+			q.core.Arm(solicitedOnly)
+			return nil
+		})
+	}
+	q.ctx.mu.Lock()
+	defer q.ctx.mu.Unlock()
+	if q.ctx.closed {
+		return errClosed
+	}
+	q.core.Arm(solicitedOnly) // others drive their units meanwhile
+	return nil
 }
 
 // Destroy destroys it; EBUSY while a queue pair uses it. No event of it comes afterwards.
@@ -337,15 +357,17 @@ type QP struct {
 	ctx    *Context
 	core   *nic.QP
 	handle uint32
+	cqs    [2]*CQ // where it completes; nil: nowhere, or by its messages
 	Cookie any
 }
 
 // CreateQP creates a queue pair.
 func (c *Context) CreateQP(i QPInit) (*QP, error) {
-	q := &QP{ctx: c, handle: i.Handle, Cookie: i.Cookie}
+	q := &QP{ctx: c, handle: i.Handle, cqs: [2]*CQ{i.SendCQ, i.RecvCQ}, Cookie: i.Cookie}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
-		q.core, err = core.CreateQP(i.coreInit())
+		q.core, err = core.Units()[c.unitFor(&i)].CreateQP(i.coreInit())
 		if err == nil {
+			q.placed()
 			q.core.Owner = q
 			c.qps[q] = struct{}{}
 			if i.Handle != 0 {
@@ -375,13 +397,14 @@ func (q *QP) Query() (a nic.Attr, i nic.InitInfo, err error) {
 }
 
 // Doorbell tells the NIC that the send queue has new work requests: for programs of this process.
-func (q *QP) Doorbell() { q.ctx.dev.unit.Ring(q.core) }
+func (q *QP) Doorbell() { q.ctx.dev.engine.Ring(q.core) }
 
 // Destroy destroys it. No event of it comes afterwards.
 func (q *QP) Destroy() error {
 	return q.ctx.do(func(*nic.NIC, int64) error {
 		err := q.core.Destroy()
 		if err == nil {
+			q.ctx.dev.queuePairs[q.core.UnitIndex()]--
 			q.core.Owner = nil
 			delete(q.ctx.byHandle, q.handle)
 			delete(q.ctx.qps, q)

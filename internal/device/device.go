@@ -30,6 +30,7 @@ type Config struct {
 	SendFault, RecvFault *fault.Spec // faults planted into what is sent, and received
 	Capture              string      // write every packet to this pcapng file
 	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
+	Units                int         // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
 
 	Limits nic.Limits
 	Policy nic.Policy
@@ -49,12 +50,12 @@ const ackDelay = 100_000
 
 // Device is one NIC.
 type Device struct {
-	cfg   Config
-	unit  *engine.Unit
-	port  port // links and addresses
-	guid  [8]byte
-	mtu   int
-	limit nic.Limits
+	cfg    Config
+	engine *engine.Engine
+	port   port // links and addresses
+	guid   [8]byte
+	mtu    int
+	limit  nic.Limits
 
 	watch  watch
 	state  atomic.Pointer[portState]
@@ -64,6 +65,8 @@ type Device struct {
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
 	closed   bool
+
+	queuePairs []int // of each unit; guarded by the units
 }
 
 // New makes a NIC: its links, its processing unit, its address table.
@@ -71,6 +74,7 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Name == "" {
 		cfg.Name = "rnic0"
 	}
+	cfg.Units = min(max(1, cfg.Units), nic.MaxUnits)
 	d := &Device{cfg: cfg, contexts: map[*Context]struct{}{}}
 	if err := d.port.open(&d.cfg); err != nil {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
@@ -79,17 +83,17 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
-	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy})
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units})
 	d.limit = core.Limits()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
-	u, err := engine.New(engine.Config{Core: core, Net: d.port.net, Loop: d.port.loop, Events: d.dispatch, Waking: cfg.Waking})
+	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking})
 	if err != nil {
 		d.port.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
-	d.unit = u
+	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
 	return d, nil
 }
@@ -111,7 +115,7 @@ func (d *Device) Close() error {
 	for _, c := range open {
 		c.Close()
 	}
-	d.unit.Close()
+	d.engine.Close()
 	return d.port.close()
 }
 
@@ -136,32 +140,40 @@ func (d *Device) SocketBuffer() int { return d.port.buffer() }
 
 // Stats are the NIC's counters.
 func (d *Device) Stats() (s nic.Stats) {
-	d.unit.Lock()
-	s = *d.unit.Core().Stats()
-	d.unit.Unlock()
+	d.engine.Lock()
+	defer d.engine.Unlock()
+	for _, u := range d.engine.Core().Units() {
+		s.Add(u.Stats())
+	}
 	return s
 }
 
-// LinkStats are the counters of the network link and of the loop.
+// LinkStats are the counters of the network links and of the loops.
 func (d *Device) LinkStats() (net, loop link.Stats) {
-	d.unit.Lock()
-	defer d.unit.Unlock()
-	if d.port.net != nil {
-		net = d.port.net.Stats()
+	d.engine.Lock()
+	defer d.engine.Unlock()
+	for _, l := range d.port.links {
+		if l.Net != nil {
+			net.Add(l.Net.Stats())
+		}
+		loop.Add(l.Loop.Stats())
 	}
-	return net, d.port.loop.Stats()
+	return net, loop
 }
 
-// UnitCounters tell what the processing unit did: rounds of work, sleeps, and rounds that callers drove.
-func (d *Device) UnitCounters() (steps, sleeps, callerSteps uint64) { return d.unit.Counters() }
+// UnitCounters tell what the processing units did: rounds of work, sleeps, and rounds that callers drove.
+func (d *Device) UnitCounters() (steps, sleeps, callerSteps uint64) { return d.engine.Counters() }
 
-// Progress lets the calling goroutine drive the NIC for a moment; see engine.Unit.Progress.
-func (d *Device) Progress() bool { return d.unit.Progress() }
+// Progress lets the calling goroutine drive the NIC for a moment, all its units: see engine.Engine.Progress. Who polls a
+// completion queue drives those that it needs: CQ.Progress.
+func (d *Device) Progress() bool { return d.engine.Progress(allUnits) }
+
+const allUnits = ^uint64(0)
 
 // StopPolling says that the calling goroutine goes to sleep and does not drive the NIC any more.
-func (d *Device) StopPolling() { d.unit.StopPolling() }
+func (d *Device) StopPolling() { d.engine.StopPolling() }
 
-// dispatch hands the NIC's events to their owners. The unit is held.
+// dispatch hands the NIC's events to their owners. A unit is held.
 func (d *Device) dispatch(events []nic.Event) {
 	for _, e := range events {
 		var ctx *Context

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"rnic/internal/engine"
 	"rnic/internal/fault"
 	"rnic/internal/link"
 	"rnic/internal/link/capture"
@@ -18,11 +19,10 @@ import (
 
 // port is what a device has of the network: its links and its addresses.
 type port struct {
-	net  link.Link // nil if the device is local
-	loop link.Link
-	udp  *udp.Link
-	file *capture.File
-	gids []GIDEntry
+	links []engine.Links // of each unit; without Net if the device is local
+	udp   *udp.Link
+	file  *capture.File
+	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
 	guid    [8]byte
@@ -73,11 +73,16 @@ func (p *port) open(cfg *Config) (err error) {
 		if p.udp, err = udp.Open(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}); err != nil {
 			return err
 		}
-		p.net = p.decorate(p.udp, cfg, "net", roce.Port)
+		p.links = []engine.Links{{Net: p.decorate(p.udp, cfg, "net", roce.Port)}}
 	}
 	// A fault injector uses its buffers again: the pipe under it copies.
 	faulty := active(cfg.SendFault) || active(cfg.RecvFault)
-	p.loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, "loop", 0)
+	for i := range cfg.Units {
+		if i == len(p.links) {
+			p.links = append(p.links, engine.Links{})
+		}
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, unitName("loop", i, cfg.Units), 0)
+	}
 	return nil
 }
 
@@ -98,6 +103,17 @@ func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) l
 	}
 	return l
 }
+
+// unitName names a unit's link in a capture.
+func unitName(link string, unit, units int) string {
+	if units == 1 {
+		return link
+	}
+	return fmt.Sprintf("%s %d", link, unit)
+}
+
+// steer has the sockets steer by the numbers of queue pairs, but for those that have moved.
+func (p *port) steer(moved map[uint32]int) {}
 
 func active(s *fault.Spec) bool { return s != nil && s.Active() }
 
@@ -140,15 +156,14 @@ func (p *port) buffer() int {
 
 func (p *port) close() error {
 	var err error
-	for _, l := range []link.Link{p.net, p.loop} {
-		if l != nil {
-			if e := l.Close(); err == nil {
-				err = e
+	for _, u := range p.links {
+		for _, l := range []link.Link{u.Net, u.Loop} {
+			if l != nil {
+				if e := l.Close(); err == nil {
+					err = e
+				}
 			}
 		}
-	}
-	if p.net == nil && p.udp != nil {
-		_ = p.udp.Close()
 	}
 	if p.file != nil {
 		if e := p.file.Close(); err == nil {

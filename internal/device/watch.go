@@ -159,7 +159,7 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 	if len(events) == 0 {
 		return
 	}
-	d.unit.Do(func(core *nic.NIC, _ int64) {
+	d.engine.Do(func(core *nic.NIC, _ int64) {
 		for _, g := range old.gids {
 			core.SetGID(g.Index, roce.GID{})
 		}
@@ -173,7 +173,7 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 		d.hook()
 	}
 	d.hookMu.Unlock()
-	d.unit.Do(func(*nic.NIC, int64) { d.announce(events) })
+	d.engine.Do(func(*nic.NIC, int64) { d.announce(events) })
 }
 
 // announce gives every context the port's events. The unit is held; a context that is closed is not in the

@@ -1,16 +1,18 @@
-// Package engine runs the NIC's core over links, doorbells, memory and timers: one processing unit,
-// which one OS thread drives, or, while that is better, the threads of the programs that use it.
+// Package engine runs the NIC's core over links, doorbells, memory and timers: one processing unit, or many, each
+// of which one OS thread drives, or, while that is better, the threads of the programs that use it.
 //
 // A unit is held by whoever drives it (Unit.mu). The unit's own thread drives it by default. A Go
 // program that posts or polls drives it too, if nobody else does at that moment: on machines with
 // few cores that saves the two changes of thread which a message costs otherwise, and the unit's
 // thread then stays out of the way until the program stops polling.
+//
+// A command holds all units (Engine.Do). Whoever holds one unit never waits for another: what it has for another, packets and
+// doorbells, it leaves with it (handover.go), and what it can do alone only it does after it has let go (Engine.alone).
 package engine
 
 import (
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"rnic/internal/link"
@@ -28,18 +30,26 @@ type Doorbells interface {
 	Disarm(inotify int)
 }
 
-// Config is what a unit is made of.
-type Config struct {
-	Core *nic.NIC
+// Links are the links of one unit.
+type Links struct {
 	Net  link.Link // packets to other NICs; nil: none
 	Loop link.Link // packets between queue pairs of this NIC: what is sent comes back by Recv
+}
+
+// Config is what an engine is made of.
+type Config struct {
+	Core  *nic.NIC // the first unit
+	Links []Links  // of each unit
 	// Events gets the NIC's events after each step, with the unit held: it must not block, nor call
-	// back into the unit.
+	// back into the engine. It is called by one goroutine at a time.
 	Events func([]nic.Event)
+	// Steer tells the port which queue pairs are not of the unit that their number says (nic.NIC.HomeUnit). nil: the port
+	// does not steer. It is called with the units held.
+	Steer  func(moved map[uint32]int)
 	Waking Waking
 }
 
-// Waking is the policy of the unit's thread while there is nothing to do. The zero value is the
+// Waking is the policy of the units' threads while there is nothing to do. The zero value is the
 // default: spin for a short while if a core is free, else sleep.
 type Waking struct {
 	SpinNanos  int64 // longest spin. Default 200 us; negative: never spin
@@ -47,61 +57,13 @@ type Waking struct {
 	Always     bool  // spin for ever, whatever the load: for measurements on idle machines
 }
 
-const (
-	batchBytes   = 128 << 10 // bytes of one batch to send: fits a core's second-level cache
-	batchPackets = 256
-	recvPackets  = 256
-)
-
-// Unit is a processing unit.
-type Unit struct {
-	mu   sync.Mutex   // held by whoever drives the unit; guards everything down to the blank line
-	want atomic.Int32 // goroutines waiting for mu: the unit's thread gives way
-	core *nic.NIC
-	net  link.Link
-	loop link.Link
-
-	tx      *nic.Tx
-	rx      []nic.RxPacket
-	in      []link.Packet // received
-	out     []link.Packet // to Net
-	back    []link.Packet // to Loop
-	pending []link.Packet // the tail of out that Net did not take yet
-	sources []*source
-	polled  atomic.Int32 // len(sources), for the thread, which reads it without holding the unit
-	events  func([]nic.Event)
-	rung    []*nic.QP // scratch of doorbells
-
-	sinceNet int   // steps since the last look at the network
-	netAt    int64 // when something last came from there
-
-	stages *Stages // nil: not recorded
-
-	rings struct {
-		mu sync.Mutex
-		q  []*nic.QP
-		n  atomic.Int32
-	}
-
-	waking   Waking
-	sleeping atomic.Bool
-	wakeAt   int64        // until when the thread sleeps, if it does; guarded by mu
-	lastCall atomic.Int64 // when a caller last drove the unit
-	waiter   *waiter
-	cores    coreWatch
-	closed   atomic.Bool
-	done     chan struct{}
-	counters Counters
-}
-
-// Counters tell what the unit did. They are read without holding it.
-type Counters struct {
-	Steps, Sleeps, CallerSteps atomic.Uint64
-}
-
-type source struct {
-	d    Doorbells
-	ring func(uint32)
+// Engine is the processing units of one NIC.
+type Engine struct {
+	units  []*Unit
+	core   *nic.NIC
+	events func([]nic.Event)
+	steer  func(moved map[uint32]int)
+	calls  sync.Mutex // held while events is called, if there are many units
 }
 
 var epoch = time.Now()
@@ -109,186 +71,234 @@ var epoch = time.Now()
 // Now is the engine's clock: monotonic nanoseconds, never 0.
 func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
-// New makes a unit and starts its thread.
-func New(cfg Config) (*Unit, error) {
-	u := &Unit{core: cfg.Core, net: cfg.Net, loop: cfg.Loop, events: cfg.Events, waking: cfg.Waking,
-		tx: nic.NewTx(batchBytes, batchPackets), rx: make([]nic.RxPacket, 0, recvPackets),
-		in: make([]link.Packet, recvPackets), out: make([]link.Packet, 0, batchPackets),
-		back: make([]link.Packet, 0, batchPackets), done: make(chan struct{})}
-	if u.waking.SpinNanos == 0 {
-		u.waking.SpinNanos = 200_000
+// New makes the units and starts their threads.
+func New(cfg Config) (*Engine, error) {
+	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer}
+	if cfg.Waking.SpinNanos == 0 {
+		cfg.Waking.SpinNanos = 200_000
 	}
-	if u.waking.SleepNanos <= 0 {
-		u.waking.SleepNanos = longestSleep
+	if cfg.Waking.SleepNanos <= 0 {
+		cfg.Waking.SleepNanos = longestSleep
 	}
-	w, err := newWaiter(cfg.Net)
-	if err != nil {
-		return nil, err
+	for i, core := range cfg.Core.Units() {
+		var links Links
+		if i < len(cfg.Links) {
+			links = cfg.Links[i]
+		}
+		u, err := newUnit(e, core, links, cfg.Waking)
+		if err != nil {
+			for _, u := range e.units {
+				u.waiter.close()
+			}
+			return nil, err
+		}
+		e.units = append(e.units, u)
 	}
-	u.waiter = w
-	raiseProcs()
-	go u.run()
-	return u, nil
+	raiseProcs(len(e.units))
+	for _, u := range e.units {
+		go u.run()
+	}
+	return e, nil
 }
 
 // raiseProcs gives the Go scheduler room for the units' threads, which block in system calls and
 // spin, beside the goroutines of the program.
-func raiseProcs() {
-	if want := runtime.NumCPU() + 4; runtime.GOMAXPROCS(0) < want {
+func raiseProcs(units int) {
+	if want := runtime.NumCPU() + 3 + units; runtime.GOMAXPROCS(0) < want {
 		runtime.GOMAXPROCS(want)
 	}
 }
 
-// Close stops the unit's thread. The links are the caller's to close.
-func (u *Unit) Close() {
-	if u.closed.Swap(true) {
-		return
+// many tells whether there is more than one unit.
+func (e *Engine) many() bool { return len(e.units) > 1 }
+
+// Close stops the units' threads. The links are the caller's to close.
+func (e *Engine) Close() {
+	for _, u := range e.units {
+		u.close()
 	}
-	u.waiter.wake()
-	<-u.done
-	u.Lock() // a caller that drives the unit now finishes first; later ones see that it is closed
-	u.waiter.close()
-	u.Unlock()
 }
 
-// Do runs f with the unit held: a command. What f started is on its way when Do returns.
-func (u *Unit) Do(f func(core *nic.NIC, now int64)) {
+// Lock takes all units. The holder may use Core, and the cores of all units.
+func (e *Engine) Lock() {
+	for _, u := range e.units {
+		u.lock()
+	}
+}
+
+// Unlock gives the units back.
+func (e *Engine) Unlock() {
+	for _, u := range e.units {
+		u.mu.Unlock()
+	}
+}
+
+// Core is the NIC's first unit. Precondition: the units are held.
+func (e *Engine) Core() *nic.NIC { return e.core }
+
+// Do runs f with the units held: a command. What f started is on its way when Do returns.
+func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	defer faultsPanic()() // f may look at queues that a program shares
-	defer u.kick()
-	u.Lock()
-	defer u.Unlock() // of a panic too: whoever recovers from it must not find the NIC held for ever
+	defer e.kick()
+	e.Lock()
+	defer e.Unlock() // of a panic too: whoever recovers from it must not find the NIC held for ever
+	defer e.core.SetAlone(false)
+	e.core.SetAlone(true)
 	now := Now()
-	f(u.core, now)
-	if !u.closed.Load() {
-		u.transmit(now)
+	f(e.core, now)
+	e.settle(now)
+}
+
+// settle has the units do what they had put off until they are alone, and sends what they have to send. The units are
+// held, and the core knows it.
+func (e *Engine) settle(now int64) {
+	if e.many() {
+		e.core.RunAlone(now)
 	}
-	u.dispatch()
-}
-
-// Lock takes the unit. The holder may use Core.
-func (u *Unit) Lock() {
-	u.want.Add(1)
-	u.mu.Lock()
-	u.want.Add(-1)
-}
-
-// Unlock gives the unit back; kick it if there may be work.
-func (u *Unit) Unlock() { u.mu.Unlock() }
-
-// Core is the NIC. Precondition: the unit is held.
-func (u *Unit) Core() *nic.NIC { return u.core }
-
-// Drain runs the unit until it has nothing to do now: what was rung before the call has been
-// fetched and started. It is how a command keeps the order of the program.
-func (u *Unit) Drain() {
-	defer faultsPanic()()
-	defer u.kick()
-	u.Lock()
-	defer u.Unlock()
-	for range 64 {
-		if u.closed.Load() || !u.step(lookSometimes) {
+	for range settleRounds {
+		left := false
+		for _, u := range e.units {
+			if u.closed.Load() {
+				continue
+			}
+			u.settle(now)
+		}
+		for _, u := range e.units {
+			u.touched = 0
+			left = left || u.leftHere()
+		}
+		if !left {
 			break
 		}
 	}
 }
 
-// Ring rings the doorbell of a queue pair of this process, and drives the unit if nobody does.
-func (u *Unit) Ring(q *nic.QP) {
-	if u.closed.Load() {
-		return
+// settleRounds bounds the rounds in which units that are held together answer each other: their threads go on.
+const settleRounds = 4
+
+func (u *Unit) settle(now int64) {
+	u.blocked = false
+	if u.many {
+		u.doorbells(now)
+		for u.receiveHanded(now) {
+		}
 	}
-	u.rings.mu.Lock()
-	u.rings.q = append(u.rings.q, q)
-	u.rings.n.Store(int32(len(u.rings.q)))
-	u.rings.mu.Unlock()
-	if !u.drive((*Unit).send) {
+	u.transmit(now)
+	u.dispatch()
+}
+
+// alone is a command of the units themselves.
+func (e *Engine) alone() { e.Do(func(*nic.NIC, int64) {}) }
+
+// Drain runs the units until they have nothing to do now: what was rung before the call has been
+// fetched and started. It is how a command keeps the order of the program.
+func (e *Engine) Drain() {
+	defer faultsPanic()()
+	defer e.kick()
+	e.Lock()
+	defer e.Unlock()
+	defer e.core.SetAlone(false)
+	e.core.SetAlone(true)
+	for range 64 {
+		worked := false
+		for _, u := range e.units {
+			worked = !u.closed.Load() && u.step(lookSometimes) || worked
+		}
+		if e.many() {
+			e.settle(Now())
+		}
+		if !worked {
+			break
+		}
+	}
+}
+
+// Move makes q one of another unit, whose index must be that of one. moved is called, with the units held, if that is
+// a change. What has arrived at the old unit goes to the new one before anything that arrives there.
+func (e *Engine) Move(q *nic.QP, unit int, moved func(from int)) {
+	e.Do(func(core *nic.NIC, now int64) {
+		from := e.units[q.UnitIndex()]
+		if from.index == unit || q.Unit() == nil {
+			return
+		}
+		q.Move(core.Units()[unit])
+		if e.steer != nil {
+			list := map[uint32]int{}
+			core.Moved(func(num uint32, unit int) { list[num] = unit })
+			e.steer(list)
+		}
+		for range moveBatches {
+			if from.net == nil || !from.receive(from.net, now) {
+				break
+			}
+		}
+		moved(from.index)
+	})
+}
+
+// moveBatches bounds what is taken from the old unit's socket when a queue pair moves: it holds no more.
+const moveBatches = 64
+
+// Ring rings the doorbell of a queue pair of this process, and drives its unit if nobody does.
+func (e *Engine) Ring(q *nic.QP) { e.units[q.UnitIndex()].Ring(q) }
+
+// Progress drives the units of a set (their indices) for one step, as far as nobody else holds them, and tells whether it
+// drove one. Programs that poll call it while there is nothing to be had.
+func (e *Engine) Progress(set uint64) bool {
+	if !e.many() {
+		return e.units[0].Progress()
+	}
+	drove := false
+	for _, u := range e.units {
+		if set>>u.index&1 != 0 {
+			drove = u.Progress() || drove
+		}
+	}
+	return drove
+}
+
+// StopPolling tells the units that the caller goes to sleep: their threads take over at once.
+func (e *Engine) StopPolling() {
+	for _, u := range e.units {
+		u.StopPolling()
+	}
+}
+
+// AddDoorbells adds a source of doorbells to a unit; queuePair tells which queue pair a handle stands for, nil if none. The
+// source is watched when AddDoorbells returns.
+func (e *Engine) AddDoorbells(unit int, d Doorbells, queuePair func(handle uint32) *nic.QP) {
+	e.units[unit].addDoorbells(d, queuePair)
+}
+
+// RemoveDoorbells takes a source away, wherever it is.
+func (e *Engine) RemoveDoorbells(d Doorbells) {
+	for _, u := range e.units {
+		u.removeDoorbells(d)
+	}
+}
+
+// kick wakes those threads that sleep though there may be work.
+func (e *Engine) kick() {
+	for _, u := range e.units {
 		u.kick()
 	}
 }
 
-// Progress drives the unit for one step if nobody else holds it, and tells whether it did. Programs that
-// poll call it while there is nothing to be had.
-func (u *Unit) Progress() bool { return u.drive((*Unit).whole) }
-
-func (u *Unit) whole() { u.step(lookSometimes) }
-
-// drive runs f if nobody else holds the unit. Whoever holds it looks for doorbells once more after it has
-// let go: one who rang meanwhile could not drive.
-func (u *Unit) drive(f func(*Unit)) bool {
-	if !u.mu.TryLock() {
-		// Whoever holds the unit may have lost its core: to spin for it would keep it away for a
-		// whole slice of the scheduler.
-		yieldThread()
-		return false
+// Counters are the sums of the units': steps, sleeps and callers' steps since the start.
+func (e *Engine) Counters() (steps, sleeps, callerSteps uint64) {
+	for _, u := range e.units {
+		steps += u.counters.Steps.Load()
+		sleeps += u.counters.Sleeps.Load()
+		callerSteps += u.counters.CallerSteps.Load()
 	}
-	if u.closed.Load() {
-		u.mu.Unlock()
-		return false
-	}
-	restore := faultsPanic()
-	f(u)
-	wake := u.oversleeps()
-	u.mu.Unlock()
-	for u.rings.n.Load() != 0 && !u.closed.Load() && u.mu.TryLock() {
-		if !u.closed.Load() {
-			u.send()
-		}
-		wake = u.oversleeps() || wake
-		u.mu.Unlock()
-	}
-	restore()
-	u.lastCall.Store(Now())
-	if wake {
-		u.waiter.wake()
-	}
-	u.counters.CallerSteps.Add(1)
-	return true
+	return steps, sleeps, callerSteps
 }
 
-// oversleeps tells whether the unit's thread sleeps beyond the time at which something that a caller
-// started is due: the caller may never come back. The unit is held.
-func (u *Unit) oversleeps() bool {
-	return u.sleeping.Load() && (!u.core.Idle() || Now()+u.timeout() < u.wakeAt)
-}
-
-// StopPolling tells the unit that the caller goes to sleep: its thread takes over at once.
-func (u *Unit) StopPolling() {
-	u.lastCall.Store(0)
-	u.waiter.wake()
-}
-
-// AddDoorbells adds a source of doorbells; ring gets the handles. It is watched when AddDoorbells returns.
-func (u *Unit) AddDoorbells(d Doorbells, ring func(handle uint32)) {
-	u.Lock()
-	u.sources = append(u.sources, &source{d: d, ring: ring})
-	u.polled.Store(int32(len(u.sources)))
-	u.waiter.watch(d)
-	u.Unlock()
-	u.kick()
-}
-
-// RemoveDoorbells takes a source away.
-func (u *Unit) RemoveDoorbells(d Doorbells) {
-	u.Lock()
-	for i, s := range u.sources {
-		if s.d == d {
-			u.sources = append(u.sources[:i:i], u.sources[i+1:]...)
-			u.polled.Store(int32(len(u.sources)))
-			u.waiter.unwatch(d)
-			break
-		}
+// Record has the units keep the stages of their messages in s; nil ends that.
+func (e *Engine) Record(s *Stages) {
+	e.Lock()
+	for _, u := range e.units {
+		u.stages = s
 	}
-	u.Unlock()
-}
-
-// kick wakes the unit's thread if it sleeps.
-func (u *Unit) kick() {
-	if u.sleeping.Load() {
-		u.waiter.wake()
-	}
-}
-
-// Steps, Sleeps and CallerSteps since the start.
-func (u *Unit) Counters() (steps, sleeps, callerSteps uint64) {
-	return u.counters.Steps.Load(), u.counters.Sleeps.Load(), u.counters.CallerSteps.Load()
+	e.Unlock()
 }

@@ -76,7 +76,7 @@ func TestDoorbellSourceWakesTheUnit(t *testing.T) {
 	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
 	b := newBell(t)
 	rung := make(chan uint32, 64)
-	r.u.AddDoorbells(b, func(handle uint32) { rung <- handle })
+	r.u.AddDoorbells(0, b, func(handle uint32) *nic.QP { rung <- handle; return nil })
 	random := rand.New(rand.NewPCG(1, 1))
 	for i := range 4000 {
 		idle(random)
@@ -108,7 +108,7 @@ func TestDoorbellBeforeTheSourceIsAdded(t *testing.T) {
 		b := newBell(t)
 		b.push(t)
 		rung := make(chan uint32, 1)
-		r.u.AddDoorbells(b, func(handle uint32) { rung <- handle })
+		r.u.AddDoorbells(0, b, func(handle uint32) *nic.QP { rung <- handle; return nil })
 		select {
 		case <-rung:
 		case <-time.After(20 * time.Second):
@@ -123,12 +123,12 @@ func TestDoorbellBeforeTheSourceIsAdded(t *testing.T) {
 func TestNothingKeepsTheUnitAwakeAfterTheLastSource(t *testing.T) {
 	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
 	b := newBell(t)
-	r.u.AddDoorbells(b, func(uint32) {})
+	r.u.AddDoorbells(0, b, func(uint32) *nic.QP { return nil })
 	r.u.RemoveDoorbells(b)
 	r.u.Lock()
 	defer r.u.Unlock()
-	r.u.waiter.arm(r.u.sources) // as before every sleep
-	p := []unix.PollFd{{Fd: int32(r.u.waiter.inotify), Events: unix.POLLIN}}
+	r.u.units[0].waiter.arm(r.u.units[0].sources) // as before every sleep
+	p := []unix.PollFd{{Fd: int32(r.u.units[0].waiter.inotify), Events: unix.POLLIN}}
 	if n, err := unix.Poll(p, 0); n != 0 || err != nil {
 		t.Errorf("the descriptor that the unit sleeps on is ready for ever: %d, %v", n, err)
 	}
@@ -144,7 +144,7 @@ func TestDoorbellOfASourceThatCannotBeWatched(t *testing.T) {
 	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
 	b := unwatchable{newBell(t)}
 	rung := make(chan uint32, 1)
-	r.u.AddDoorbells(b, func(handle uint32) { rung <- handle })
+	r.u.AddDoorbells(0, b, func(handle uint32) *nic.QP { rung <- handle; return nil })
 	for range 20 {
 		b.push(t)
 		select {
@@ -234,7 +234,7 @@ func TestTimerWakesTheUnit(t *testing.T) {
 	a, _ := networkLinks(t)
 	r := newRig(t, a, Waking{SpinNanos: -1, SleepNanos: anHour}, roce.GIDFromAddr(netip.MustParseAddr("2001:db8::1")))
 	for range 20 { // the thread is asleep for an hour
-		if _, sleeps, _ := r.u.Counters(); sleeps > 0 && r.u.sleeping.Load() {
+		if _, sleeps, _ := r.u.Counters(); sleeps > 0 && r.u.units[0].sleeping.Load() {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -320,7 +320,7 @@ func TestCallerDrivesTheUnit(t *testing.T) {
 				}
 				break
 			}
-			r.u.Progress()
+			r.u.Progress(1)
 		}
 	}
 	if _, _, after := r.u.Counters(); after-before < 200 {
@@ -332,7 +332,7 @@ func TestCallerDrivesTheUnit(t *testing.T) {
 func TestDrainRunsWhatWasRung(t *testing.T) {
 	r := newRig(t, nil, Waking{SpinNanos: -1, SleepNanos: anHour}, localGID)
 	b := newBell(t)
-	r.u.AddDoorbells(b, func(uint32) { r.u.Core().Doorbell(Now(), r.qp) })
+	r.u.AddDoorbells(0, b, func(uint32) *nic.QP { return r.qp })
 	for i := range 300 {
 		r.post(uint64(i), 8)
 		b.push(t)
@@ -354,7 +354,7 @@ func TestCloseWithWorkInFlight(t *testing.T) {
 			callers.Go(func() {
 				for range 200 {
 					r.u.Ring(r.qp)
-					r.u.Progress()
+					r.u.Progress(1)
 					r.u.StopPolling()
 				}
 			})
@@ -364,7 +364,7 @@ func TestCloseWithWorkInFlight(t *testing.T) {
 		callers.Wait()
 		// All of these are harmless on a closed unit.
 		r.u.Ring(r.qp)
-		if r.u.Progress() {
+		if r.u.Progress(1) {
 			t.Fatal("a closed unit makes progress")
 		}
 		r.u.StopPolling()

@@ -25,7 +25,7 @@ var localGID = roce.GID{0: 0xfd, 15: 1}
 // nobody. The program's sides of its queues are sq and cq.
 type rig struct {
 	t      *testing.T
-	u      *Unit
+	u      *Engine
 	pd     *nic.PD
 	mr     *nic.MR
 	mem    []byte
@@ -41,7 +41,7 @@ func newRig(t *testing.T, net link.Link, waking Waking, peer roce.GID) *rig {
 	r := &rig{t: t, mem: make([]byte, 1<<20), events: make(chan nic.EventType, 1<<16)}
 	core := nic.New(nic.Config{Seed: 1})
 	core.SetGID(0, localGID)
-	u, err := New(Config{Core: core, Net: net, Loop: pipe.Loop(pipe.Config{Reference: true}), Waking: waking,
+	u, err := New(Config{Core: core, Links: []Links{{Net: net, Loop: pipe.Loop(pipe.Config{Reference: true})}}, Waking: waking,
 		Events: func(events []nic.Event) {
 			for _, e := range events {
 				r.events <- e.Type

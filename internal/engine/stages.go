@@ -17,13 +17,6 @@ type Stages struct {
 	Written  atomic.Int64 // and their bytes and completions were in the program's memory
 }
 
-// Record has the unit keep the stages of its messages in s; nil ends that.
-func (u *Unit) Record(s *Stages) {
-	u.Lock()
-	u.stages = s
-	u.Unlock()
-}
-
 // passed notes the time in one of the stages, if the packets have a request among them.
 func passed(at *atomic.Int64, pkts []link.Packet) bool {
 	for i := range pkts {

@@ -28,6 +28,9 @@ func (u *Unit) step(network look) bool {
 	u.counters.Steps.Add(1)
 	now := Now()
 	worked := u.doorbells(now)
+	if u.many {
+		worked = u.receiveHanded(now) || worked
+	}
 	if u.net != nil {
 		u.tick(u.net, now)
 		u.sinceNet++
@@ -68,6 +71,8 @@ func (u *Unit) send() {
 		u.loop.SetNow(now)
 	}
 	u.doorbells(now)
+	for u.many && u.receiveHanded(now) {
+	}
 	u.transmit(now)
 	u.dispatch()
 	if !u.core.Idle() { // see step
@@ -97,7 +102,7 @@ func (u *Unit) doorbells(now int64) bool {
 	u.rings.n.Store(0)
 	u.rings.mu.Unlock()
 	for i, q := range u.rung {
-		u.core.Doorbell(now, q)
+		u.doorbell(now, q)
 		u.rung[i] = nil
 	}
 	if u.stages != nil {
@@ -116,10 +121,24 @@ func (u *Unit) receive(l link.Link, now int64) bool {
 	for i := range n {
 		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
 	}
+	if u.many {
+		for u.receiveHanded(now) { // those that were left here came first
+		}
+		u.rx = u.rx[:0]
+		for i := range n {
+			u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
+		}
+		if u.rx = u.steer(u.rx); len(u.rx) == 0 {
+			return true
+		}
+	}
 	record := u.stages != nil && l == u.net && passed(&u.stages.Received, u.in[:n])
-	u.core.Receive(now, u.rx)
-	u.core.Memory().Scatter()
-	u.core.MemoryDone(now)
+	if taken := u.take(now, u.rx); taken < len(u.rx) {
+		u.blocked = true
+		for i := taken; i < len(u.rx); i++ {
+			u.inbox.leave(&u.rx[i])
+		}
+	}
 	if record {
 		u.stages.Written.Store(Now())
 	}
@@ -215,7 +234,13 @@ func (u *Unit) flushPending() bool {
 
 // dispatch hands the core's events up.
 func (u *Unit) dispatch() {
-	if e := u.core.Events(); len(e) > 0 && u.events != nil {
-		u.events(e)
+	e := u.core.Events()
+	if len(e) == 0 || u.engine.events == nil {
+		return
 	}
+	if u.many {
+		u.engine.calls.Lock()
+		defer u.engine.calls.Unlock()
+	}
+	u.engine.events(e)
 }

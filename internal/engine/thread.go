@@ -40,7 +40,7 @@ func (u *Unit) run() {
 		u.giveWay()
 		u.mu.Lock()
 		worked := u.step(network)
-		u.mu.Unlock()
+		u.letGo().do(u.engine, false)
 		network = lookSometimes
 		if worked {
 			idleSince = 0
@@ -63,8 +63,8 @@ func (u *Unit) run() {
 func (u *Unit) lookAfter() (worked bool) {
 	for u.mu.TryLock() {
 		worked = u.step(lookNow)
-		u.mu.Unlock()
-		if u.rings.n.Load() == 0 {
+		u.letGo().do(u.engine, false)
+		if !u.leftHere() {
 			break
 		}
 	}
@@ -110,12 +110,12 @@ func (u *Unit) sleep() look {
 	u.sleeping.Store(true)
 	if u.step(lookRarely) {
 		u.sleeping.Store(false)
-		u.mu.Unlock()
+		u.letGo().do(u.engine, false)
 		return lookSometimes
 	}
 	timeout := u.timeout()
 	u.wakeAt = Now() + timeout
-	u.mu.Unlock()
+	u.letGo().do(u.engine, false)
 	u.counters.Sleeps.Add(1)
 	network := lookNow
 	if timeout > 0 && !u.waiter.wait(timeout) {

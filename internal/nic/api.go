@@ -19,6 +19,8 @@
 package nic
 
 import (
+	"reflect"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/roce"
 )
@@ -334,6 +336,14 @@ type Stats struct {
 
 	ECNMarked              uint64 // packets of connections that the network has marked: congestion experienced
 	CNPsSent, CNPsReceived uint64 // congestion notification packets
+}
+
+// Add adds the counters of another unit.
+func (s *Stats) Add(o *Stats) {
+	sum, more := reflect.ValueOf(s).Elem(), reflect.ValueOf(o).Elem()
+	for i := range sum.NumField() {
+		sum.Field(i).SetUint(sum.Field(i).Uint() + more.Field(i).Uint())
+	}
 }
 
 // Policy holds the choices that are not the specification's. The zero value is the default.

@@ -103,7 +103,8 @@ type takenReceive struct {
 
 // QP is a queue pair.
 type QP struct {
-	nic            *NIC // the unit that it is of
+	nic            *NIC         // the unit that it is of
+	unit           atomic.Int32 // its index, for who drives no unit
 	num            uint32
 	typ            QPType
 	pd             *PD

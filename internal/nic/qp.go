@@ -83,6 +83,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		q.cap = Cap{}
 	}
 	q.setDefaults()
+	q.unit.Store(int32(n.index))
 	n.qps[q.num] = q
 	q.pd.refs++
 	q.sendCQ.attach(q, 0)

@@ -82,6 +82,9 @@ func (n *NIC) Index() int { return n.index }
 // Unit is the unit that the queue pair is of.
 func (q *QP) Unit() *NIC { return q.nic }
 
+// UnitIndex is the index of that unit. It may be asked at any time by anybody; the queue pair may have moved on then.
+func (q *QP) UnitIndex() int { return int(q.unit.Load()) }
+
 // SetAlone says whether the caller drives all units, and nobody else any: for commands, and RunAlone.
 func (s *shared) SetAlone(alone bool) { s.alone = alone }
 
@@ -192,6 +195,7 @@ func (q *QP) Move(to *NIC) {
 	}
 	q.countMove(-1)
 	q.nic = to
+	q.unit.Store(int32(to.index))
 	q.countMove(+1)
 	to.now = max(to.now, from.now)
 	if had {
