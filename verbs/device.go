@@ -20,6 +20,7 @@ type DeviceConfig struct {
 	MTU       int          // path MTU in bytes: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry
 	Seed      uint64       // for keys and queue pair numbers; 0: random
 	Local     bool         // no sockets: only queue pairs of this NIC reach each other
+	Units     int          // processing units, each with a thread and sockets of its own. Default 1
 
 	Congestion Congestion  // how RC queue pairs react to congestion. Default CongestionWindow
 	DCQCN      DCQCNPolicy // of CongestionDCQCN; zero fields mean the published values
@@ -49,7 +50,7 @@ type Device struct {
 // NewDevice makes a NIC and starts it. It fails if UDP port 4791 of an address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
 	return newDevice(device.Config{Name: cfg.Name, Interface: cfg.Interface, Addrs: cfg.Addrs, MTU: cfg.MTU,
-		Seed: cfg.Seed, Local: cfg.Local, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}})
+		Seed: cfg.Seed, Local: cfg.Local, Units: cfg.Units, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}})
 }
 
 func newDevice(cfg device.Config) (*Device, error) {

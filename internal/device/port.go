@@ -20,7 +20,8 @@ import (
 // port is what a device has of the network: its links and its addresses.
 type port struct {
 	links []engine.Links // of each unit; without Net if the device is local
-	udp   *udp.Link
+	udp   *udp.Link      // the first unit's, which joins multicast groups
+	group *udp.Group
 	file  *capture.File
 	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
@@ -70,10 +71,13 @@ func (p *port) open(cfg *Config) (err error) {
 			interfaces[g.GID.Addr()] = g.IfIndex
 		}
 		keep := cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer
-		if p.udp, err = udp.Open(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}); err != nil {
+		if p.group, err = udp.OpenGroup(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}, cfg.Units); err != nil {
 			return err
 		}
-		p.links = []engine.Links{{Net: p.decorate(p.udp, cfg, "net", roce.Port)}}
+		p.udp = p.group.Links()[0]
+		for i, l := range p.group.Links() {
+			p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, unitName("net", i, cfg.Units), roce.Port)})
+		}
 	}
 	// A fault injector uses its buffers again: the pipe under it copies.
 	faulty := active(cfg.SendFault) || active(cfg.RecvFault)
@@ -113,7 +117,12 @@ func unitName(link string, unit, units int) string {
 }
 
 // steer has the sockets steer by the numbers of queue pairs, but for those that have moved.
-func (p *port) steer(moved map[uint32]int) {}
+func (p *port) steer(moved map[uint32]int) {
+	if p.group != nil {
+		// Without, packets arrive where the numbers say, and are handed over.
+		_ = p.group.Steer(moved)
+	}
+}
 
 func active(s *fault.Spec) bool { return s != nil && s.Active() }
 

@@ -20,26 +20,29 @@ func TestEverythingAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, local := range []bool{false, true} {
-		for _, faulty := range []bool{false, true} {
-			t.Run(fmt.Sprintf("local=%v,faulty=%v", local, faulty), func(t *testing.T) {
-				change := func(c *device.Config) {
-					if faulty {
-						c.SendFault, c.RecvFault = &spec, &spec
-					}
+	for _, at := range []struct {
+		local, faulty bool
+		units         int
+	}{{false, false, 1}, {false, true, 1}, {true, false, 1}, {true, true, 1}, {true, false, 3}, {true, true, 3}, {false, false, 2}, {false, true, 3}} {
+		local, faulty := at.local, at.faulty
+		t.Run(fmt.Sprintf("local=%v,faulty=%v,units=%d", local, faulty, at.units), func(t *testing.T) {
+			change := func(c *device.Config) {
+				c.Units = at.units
+				if faulty {
+					c.SendFault, c.RecvFault = &spec, &spec
 				}
-				var a, b *device.Device
-				if local {
-					cfg := device.Config{Local: true}
-					change(&cfg)
-					a = open(t, cfg)
-					b = a
-				} else {
-					a, b = twoDevices(t, change)
-				}
-				everything(t, a, b)
-			})
-		}
+			}
+			var a, b *device.Device
+			if local {
+				cfg := device.Config{Local: true}
+				change(&cfg)
+				a = open(t, cfg)
+				b = a
+			} else {
+				a, b = twoDevices(t, change)
+			}
+			everything(t, a, b)
+		})
 	}
 }
 

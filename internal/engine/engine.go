@@ -64,6 +64,8 @@ type Engine struct {
 	events func([]nic.Event)
 	steer  func(moved map[uint32]int)
 	calls  sync.Mutex // held while events is called, if there are many units
+
+	atomics sync.Mutex // likewise, while atomics are performed
 }
 
 var epoch = time.Now()

@@ -135,7 +135,16 @@ func (u *Unit) receiveHanded(now int64) bool {
 // next waits until the unit is alone.
 func (u *Unit) take(now int64, rx []nic.RxPacket) (taken int) {
 	taken = u.core.Receive(now, rx)
-	u.core.Memory().Scatter()
+	list := u.core.Memory()
+	if u.many && len(list.Atomics) > 0 {
+		// IBV_ATOMIC_HCA: atomic among all operations of the NIC, though another process's memory is read and written
+		// by two calls.
+		u.engine.atomics.Lock()
+		list.Scatter()
+		u.engine.atomics.Unlock()
+	} else {
+		list.Scatter()
+	}
 	u.core.MemoryDone(now)
 	return taken
 }

@@ -26,7 +26,16 @@ func openSocket(addr netip.Addr, cfg *Config) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.bind(cfg.port()); err != nil {
+	if cfg.follows {
+		err = s.share()
+	}
+	if err == nil {
+		err = s.bind(cfg.port())
+	}
+	if err == nil && cfg.shared && !cfg.follows {
+		err = s.share()
+	}
+	if err != nil {
 		unix.Close(s.fd)
 		return nil, err
 	}

@@ -62,6 +62,9 @@ type Config struct {
 	NoSegment bool // UDP_SEGMENT
 	NoGRO     bool // UDP_GRO
 	NoMmsg    bool // sendmmsg and recvmmsg
+
+	shared  bool // the sockets are of a Group
+	follows bool // and not its first
 }
 
 func (c *Config) port() uint16 {

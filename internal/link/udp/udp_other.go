@@ -23,6 +23,18 @@ func Open(Config) (*Link, error) {
 		Hint: "UDP sockets carry RoCEv2 on Linux only, this is " + runtime.GOOS}
 }
 
+// Group is a Link for each unit.
+type Group struct{}
+
+// OpenGroup fails like Open.
+func OpenGroup(cfg Config, _ int) (*Group, error) {
+	_, err := Open(cfg)
+	return nil, err
+}
+
+func (*Group) Links() []*Link             { return nil }
+func (*Group) Steer(map[uint32]int) error { return errors.ErrUnsupported }
+
 // Join and Leave are for links that exist.
 func (*Link) Join(netip.Addr, []int) error    { return errors.ErrUnsupported }
 func (*Link) Leave(netip.Addr)                {}
