@@ -207,7 +207,11 @@ func (u *Unit) driveOn() bool {
 		return false
 	}
 	restore := faultsPanic()
-	u.send()
+	for range 2 { // the answer may be an acknowledgement, which waits for a step with nothing else to do
+		if !u.step(lookRarely) {
+			break
+		}
+	}
 	wake := u.oversleeps()
 	after := u.letGo()
 	restore()
