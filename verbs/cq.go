@@ -66,7 +66,12 @@ type CQ struct {
 }
 
 // CreateCQ creates a completion queue for at least entries completions.
-func (c *Context) CreateCQ(entries int) (*CQ, error) {
+func (c *Context) CreateCQ(entries int) (*CQ, error) { return c.CreateCQOnVector(entries, 0) }
+
+// CreateCQOnVector is CreateCQ with a completion vector (ibv_create_cq's comp_vector), from 0 to Device.Units()-1: the queue
+// pairs that receive into the queue are placed on the processing unit with the vector's number. With vector 0 the device
+// chooses. ErrInvalid: there is no such vector.
+func (c *Context) CreateCQOnVector(entries, vector int) (*CQ, error) {
 	if limit := int(c.dev.dev.Limits().MaxCQE); entries < 1 || entries > limit {
 		return nil, fmt.Errorf("create completion queue of %d entries: 1 to %d are possible: %w", entries, limit, ErrInvalid)
 	}
@@ -75,7 +80,7 @@ func (c *Context) CreateCQ(entries int) (*CQ, error) {
 		return nil, fmt.Errorf("create completion queue: %v: %w", err, ErrInvalid)
 	}
 	q := &CQ{lifetime: lifetime{ctx: c}, notify: make(chan struct{}, 1), done: make(chan struct{}), ring: own}
-	if q.cq, err = c.ctx.CreateCQ(device.CQInit{Ring: nicSide, Cookie: q}); err != nil {
+	if q.cq, err = c.ctx.CreateCQ(device.CQInit{Ring: nicSide, Vector: vector, Cookie: q}); err != nil {
 		return nil, err
 	}
 	return q, nil

@@ -94,6 +94,9 @@ func (d *Device) GIDs() []GIDEntry { return d.dev.GIDs() }
 // where there is no other. EventPortError and EventPortActive tell of a change.
 func (d *Device) PortActive() bool { return d.dev.PortActive() }
 
+// Units is the number of processing units, and of completion vectors.
+func (d *Device) Units() int { return d.dev.Units() }
+
 // MTU is the largest path MTU in bytes.
 func (d *Device) MTU() int { return d.dev.MTU() }
 

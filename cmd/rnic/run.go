@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"rnic/internal/fault"
+	"rnic/internal/nic"
 	"rnic/internal/roce"
 	"rnic/internal/sandbox"
 )
@@ -27,6 +28,7 @@ type RunCmd struct {
 	Capture    string   `placeholder:"FILE" type:"path" help:"Write every packet to this pcapng file."`
 	Seed       uint64   `placeholder:"N" help:"Seed of keys and queue pair numbers. Default: random."`
 	Congestion string   `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
+	Units      int      `default:"1" placeholder:"N" help:"Processing units of the NIC: threads with sockets of their own, for machines with cores to spare."`
 	Nice       bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
 	Verbose    bool     `short:"v" help:"Say on standard error why commands of the program failed."`
 	Trace      string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
@@ -40,7 +42,7 @@ type RunCmd struct {
 type runConfig struct {
 	Name, Interface         string
 	Addrs                   []netip.Addr
-	MTU                     int
+	MTU, Units              int
 	SendFault               *fault.Spec
 	RecvFault               *fault.Spec
 	Capture, Trace, Profile string
@@ -103,7 +105,7 @@ var deviceName = regexp.MustCompile(`^rxe[A-Za-z0-9_-]{0,60}$`)
 
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
-	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
+	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Units: r.Units, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
 		Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, DCQCN: r.Congestion == "dcqcn"}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
@@ -116,6 +118,9 @@ func (r *RunCmd) config() (*runConfig, error) {
 	}
 	if r.MTU != 0 && roce.MTUCode(r.MTU) == 0 {
 		return nil, fmt.Errorf("run: --mtu %d: 256, 512, 1024, 2048 or 4096 are possible", r.MTU)
+	}
+	if r.Units < 1 || r.Units > nic.MaxUnits {
+		return nil, fmt.Errorf("run: --units %d: 1 to %d are possible", r.Units, nic.MaxUnits)
 	}
 	if r.Interface != "" && len(r.Addr) > 0 {
 		return nil, errors.New("run: --interface and --addr exclude each other")

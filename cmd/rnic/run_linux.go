@@ -18,7 +18,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	if c.DCQCN {
 		policy.Congestion = nic.CongestionDCQCN
 	}
-	dev, err := device.New(device.Config{Policy: policy, Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Seed: c.Seed,
+	dev, err := device.New(device.Config{Policy: policy, Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Units: c.Units, Seed: c.Seed,
 		SendFault: c.SendFault, RecvFault: c.RecvFault, Capture: c.Capture})
 	if err != nil {
 		return err

@@ -32,6 +32,9 @@ func (c *Context) CreateSRQ(i SRQInit) (*SRQ, error) {
 			s.core, err = core.CreateSRQ(i.PD.core, i.Ring, i.Attr)
 		}
 		if err == nil {
+			if i.XRCD != nil {
+				i.CQ.usedBy(allUnits) // of whichever targets of the domain messages come through
+			}
 			s.core.Owner = s
 			c.srqs[s] = struct{}{}
 		}

@@ -76,6 +76,7 @@ type Options struct {
 	NoEarly    bool // early resend off
 	DCQCN      bool // send at a rate that follows the network's marks
 	Buffer     int  // receive socket bytes
+	Units      int  // processing units of the NIC
 	Counters   bool // print the NICs' counters at the end
 	Stages     bool // say where the latency lies
 	Rate       Rate // bandwidth: limit of what each side sends
@@ -133,6 +134,8 @@ func (o *Options) Validate() error {
 		return usage("inline %d: at most 512 bytes are possible", o.Inline)
 	case o.TCPPort < 0 || o.TCPPort > 65535:
 		return usage("port %d: 1 to 65535 are possible", o.TCPPort)
+	case o.Units < 0 || o.Units > nic.MaxUnits:
+		return usage("%d units: 1 to %d are possible", o.Units, nic.MaxUnits)
 	case o.Buffer < 0:
 		return usage("socket buffer %d: it must be positive", o.Buffer)
 	case o.Loopback && len(o.Addrs) != 0 && len(o.Addrs) != 2:
@@ -247,7 +250,7 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 	if err != nil {
 		return device.Config{}, err
 	}
-	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
+	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
 		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
 		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
 	if o.DCQCN {

@@ -95,7 +95,7 @@ func (c *call) getContext() syscall.Errno {
 		return errno
 	}
 	c.ctx.opened = true
-	c.respond(words(uint32(n), completionVecs))
+	c.respond(words(uint32(n), uint32(c.drv.dev.Vectors())))
 	return 0
 }
 
@@ -113,7 +113,7 @@ func (c *call) queryContext() syscall.Errno {
 	if errno := c.requireContext(); errno != 0 {
 		return errno
 	}
-	c.put(contextVectors, words(completionVecs))
+	c.put(contextVectors, words(uint32(c.drv.dev.Vectors())))
 	// IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS: optional access flags may come, and are ignored.
 	c.put(contextSupport, words(1, 0))
 	return 0

@@ -185,7 +185,7 @@ func (c *call) createCQ(i cqInit) (*cqObject, uint32, syscall.Errno) {
 	if errno := c.requireContext(); errno != 0 {
 		return nil, 0, errno
 	}
-	if i.cqe == 0 || i.cqe > c.drv.attr.Limits.MaxCQE || i.vector >= completionVecs {
+	if i.cqe == 0 || i.cqe > c.drv.attr.Limits.MaxCQE || i.vector >= uint32(c.drv.dev.Vectors()) {
 		return nil, 0, syscall.EINVAL
 	}
 	if c.uhwResp.len < sizeMMInfo {
@@ -196,7 +196,7 @@ func (c *call) createCQ(i cqInit) (*cqObject, uint32, syscall.Errno) {
 		return nil, 0, c.failed(err)
 	}
 	o := &cqObject{ctx: c.ctx, queue: q, userHandle: i.userHandle, comp: i.comp, async: i.async}
-	if o.dev, err = c.ctx.dev.CreateCQ(device.CQInit{Ring: q.ring, Cookie: o}); err != nil {
+	if o.dev, err = c.ctx.dev.CreateCQ(device.CQInit{Ring: q.ring, Vector: int(i.vector), Cookie: o}); err != nil {
 		c.ctx.free(q)
 		return nil, 0, c.failed(err)
 	}

@@ -144,7 +144,6 @@ const (
 	gidTypeRoCEv2   = 2 // ib_uverbs_gid_entry.gid_type
 	portNumber      = 1
 	maxVLNum        = 1
-	completionVecs  = 1
 	deviceVendor    = 0xffffff // no IEEE company: as the kernel's rxe
 	localACKDelay   = 15       // 4.096 us << 15: as the kernel's rxe
 	pkeyTableLength = 1
