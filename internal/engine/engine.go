@@ -216,29 +216,51 @@ func (e *Engine) Drain() {
 }
 
 // Move makes q one of another unit, whose index must be that of one. moved is called, with the units held, if that is
-// a change. What has arrived at the old unit goes to the new one before anything that arrives there.
+// a change. What has arrived at other units goes to the new one before anything that arrives there.
 func (e *Engine) Move(q *nic.QP, unit int, moved func(from int)) {
 	e.Do(func(core *nic.NIC, now int64) {
 		from := e.units[q.UnitIndex()]
 		if from.index == unit || q.Unit() == nil {
 			return
 		}
+		e.drainInboxes(now)
 		q.Move(core.Units()[unit])
 		if e.steer != nil {
 			list := map[uint32]int{}
 			core.Moved(func(num uint32, unit int) { list[num] = unit })
 			e.steer(list)
 		}
-		for range moveBatches {
-			if from.net == nil || !from.receive(from.net, now) {
-				break
+		for _, u := range e.units {
+			if u.index != unit {
+				u.drainNet(now)
 			}
 		}
+		e.drainInboxes(now)
+		e.units[unit].drainNet(now)
 		moved(from.index)
 	})
 }
 
-// moveBatches bounds what is taken from the old unit's socket when a queue pair moves: it holds no more.
+// drainInboxes deals with everything that units have left with each other. They are held.
+func (e *Engine) drainInboxes(now int64) {
+	for worked := true; worked; {
+		worked = false
+		for _, u := range e.units {
+			u.blocked = false // nobody else drives
+			worked = u.receiveHanded(now) || worked
+		}
+	}
+}
+
+func (u *Unit) drainNet(now int64) {
+	for range moveBatches {
+		if u.net == nil || !u.receive(u.net, now) {
+			return
+		}
+	}
+}
+
+// moveBatches bounds what is taken from a unit's socket when a queue pair moves: it hardly holds more.
 const moveBatches = 64
 
 // Ring rings the doorbell of a queue pair of this process, and drives its unit if nobody does.

@@ -401,4 +401,8 @@ const (
 	PlantedEchoedCopy  // what the network brings back of the NIC's own is delivered again
 	PlantedCNPFlood    // every marked packet is notified
 	PlantedUnpaced     // the rate holds nothing back
+	PlantedStaleSteer  // many units: packets go by the number of a queue pair that has moved
+	PlantedMoveForgets // many units: a queue pair that moves forgets its timers
+	PlantedOverrunNear // many units: an overflow is told to the queue pairs of one unit only
+	PlantedLonely      // many units: what waits for all units to stand still waits for ever
 )

@@ -108,6 +108,9 @@ func (n *NIC) overflow(c *CQ) {
 func (n *NIC) failOverruns(now int64) {
 	for i := 0; i < len(n.overruns); i++ {
 		for _, q := range n.overruns[i].users {
+			if n.planted == PlantedOverrunNear && q.nic != n {
+				continue
+			}
 			if q.state != Reset && q.state != Err {
 				q.nic.event(Event{Type: EventQPFatal, QP: q})
 				q.enterError(now)

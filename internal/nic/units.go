@@ -104,7 +104,9 @@ func (s *shared) RunAlone(now int64) {
 		n.transport.stopped = false
 		for q := n.transport.lonely.head; q != nil; q = n.transport.lonely.head {
 			n.transport.lonely.remove(q)
-			q.activate()
+			if s.planted != PlantedLonely {
+				q.activate()
+			}
 		}
 	}
 	for again := true; again; {
@@ -148,6 +150,9 @@ func (n *NIC) Steer(path *roce.Path, data []byte) (units uint64) {
 			return to
 		}
 		return self
+	}
+	if n.planted == PlantedStaleSteer {
+		return 1 << n.HomeUnit(num)
 	}
 	if n.moved == 0 && int(num)%len(n.units) == n.index {
 		return self
@@ -205,6 +210,9 @@ func (q *QP) Move(to *NIC) {
 	}
 	if waits {
 		to.transport.acks.pushBack(q)
+	}
+	if from.planted == PlantedMoveForgets {
+		return
 	}
 	q.activate()
 	q.rearm()

@@ -186,7 +186,10 @@ func (w *world) ownerOf(h *host, at int) string {
 }
 
 func (w *world) countNIC(h *host) {
-	s := h.nic.Stats()
+	var s nic.Stats
+	for _, u := range h.units {
+		s.Add(u.nic.Stats())
+	}
 	w.count.Retransmitted += s.RetransmittedPackets
 	w.count.Timeouts += s.Timeouts
 	w.count.EarlyResends += s.EarlyResends
@@ -217,8 +220,10 @@ func (w *world) outstanding() string {
 		}
 	}
 	for _, h := range w.hosts {
-		if t := h.nic.NextTimer(); t != 0 {
-			fmt.Fprintf(&b, "host %d's next timer is at %s; ", h.index, clock(t-startNanos))
+		for _, u := range h.units {
+			if t := u.nic.NextTimer(); t != 0 {
+				fmt.Fprintf(&b, "host %d's next timer is at %s; ", h.index, clock(t-startNanos))
+			}
 		}
 	}
 	return b.String()

@@ -3,7 +3,6 @@ package sim
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"rnic/internal/nic"
 	"rnic/internal/ring"
@@ -14,7 +13,7 @@ import (
 type host struct {
 	w      *world
 	index  int
-	nic    *nic.NIC
+	nic    *nic.NIC // its first unit, by which commands come
 	mtu    int
 	policy nic.Policy
 	pkeys  []uint16
@@ -33,13 +32,9 @@ type host struct {
 	ahs   map[ahKey]*nic.AH
 	xrcs  map[uint32]*xrcSender // by queue pair number
 
-	inbox      []*packet
-	rx         []nic.RxPacket
-	tx         *nic.Tx
-	rung       []*qpair
+	units      []*unit
+	lonely     bool     // it is scheduled that the units are driven together
 	drained    []*qpair // whose send queue has just drained
-	driving    bool     // a drive is scheduled
-	timer      int64    // the earliest timer event scheduled, 0 for none
 	duplicated int      // packets to this host that the links duplicated
 }
 
@@ -68,123 +63,6 @@ const (
 	armedSolicited
 	armedAny
 )
-
-// arrive puts a packet into the host's inbox.
-func (h *host) arrive(p *packet) {
-	h.inbox = append(h.inbox, p)
-	h.driveSoon()
-}
-
-// driveSoon lets the NIC run in a little while: what comes until then is one batch.
-func (h *host) driveSoon() {
-	if h.driving {
-		return
-	}
-	h.driving = true
-	h.w.after(h.w.nanos(0, 3000), h.drive)
-}
-
-// ring is a doorbell.
-func (h *host) ring(q *qpair) {
-	if !slices.Contains(h.rung, q) {
-		h.rung = append(h.rung, q)
-	}
-	h.driveSoon()
-}
-
-// drive is one turn of the loop that package nic asks for.
-func (h *host) drive() {
-	w := h.w
-	h.driving = false
-	h.receive()
-	for _, q := range h.rung {
-		h.nic.Doorbell(w.now, q.qp)
-		h.look("doorbell")
-	}
-	h.rung = h.rung[:0]
-	if t := h.nic.NextTimer(); t != 0 && t <= w.now {
-		h.nic.Expire(w.now)
-		h.look("timer")
-	}
-	h.transmit()
-	if len(h.inbox) > 0 {
-		h.driveSoon()
-	}
-	h.setTimer()
-}
-
-func (h *host) setTimer() {
-	t := h.nic.NextTimer()
-	if t == 0 || h.timer != 0 && h.timer <= t {
-		return
-	}
-	t = max(t, h.w.now+1)
-	h.timer = t
-	h.w.after(t-h.w.now, func() {
-		if h.timer == t {
-			h.timer = 0
-		}
-		if due := h.nic.NextTimer(); due != 0 && due <= h.w.now {
-			h.drive()
-			return
-		}
-		h.setTimer()
-	})
-}
-
-// receive hands a batch to the NIC, performs the memory transfers it asks for, and looks at the
-// completions before and after: what a completion promises must be there when it is visible.
-func (h *host) receive() {
-	w := h.w
-	n := min(len(h.inbox), w.between(1, 48))
-	batch := h.inbox[:n]
-	h.rx = h.rx[:0]
-	for _, p := range batch {
-		h.rx = append(h.rx, nic.RxPacket{Path: p.path, Data: p.data, Local: p.local})
-		w.notePacket(h, "receives", p.data)
-		w.meetAll(h, p)
-		w.observeArrival(h, p)
-	}
-	h.nic.Receive(w.now, h.rx)
-	h.look("receive")
-	h.nic.Memory().Scatter()
-	h.nic.MemoryDone(w.now)
-	h.look("memory")
-	w.checkDatagrams(h)
-	w.free = append(w.free, batch...)
-	h.inbox = append(h.inbox[:0], h.inbox[n:]...)
-}
-
-func (h *host) transmit() {
-	w := h.w
-	for turn := 0; ; turn++ {
-		if turn > 100_000 {
-			w.fail("liveness: host %d's NIC transmits without end", h.index)
-		}
-		h.tx.Reset()
-		more := h.nic.Transmit(w.now, h.tx)
-		h.look("transmit")
-		h.tx.Gather.Gather()
-		h.nic.GatherDone(w.now, h.tx)
-		h.look("gather")
-		for i := range h.tx.Packets {
-			if p := &h.tx.Packets[i]; !p.Dead {
-				h.put(p)
-			}
-		}
-		if !more {
-			return
-		}
-		if w.chance(25) { // the rest has to wait: other things happen in between
-			h.driving = true
-			w.after(w.nanos(0, 20_000), h.drive)
-			return
-		}
-		if len(h.tx.Packets) == 0 && turn > 1000 {
-			w.fail("liveness: host %d's NIC asks for another batch and puts nothing in it", h.index)
-		}
-	}
-}
 
 // put sends one packet to where its path leads.
 func (h *host) put(p *nic.TxPacket) {
@@ -224,8 +102,10 @@ func (w *world) hostOf(a netip.Addr) *host {
 // and lets the model judge what it sees.
 func (h *host) look(after string) {
 	w := h.w
-	for _, e := range h.nic.Events() {
-		h.event(&e, after)
+	for _, u := range h.units {
+		for _, e := range u.nic.Events() {
+			h.event(&e, after)
+		}
 	}
 	for _, c := range h.cqs {
 		if after == "timer" {

@@ -41,6 +41,10 @@ var plantedNames = map[string]nic.Planted{
 	"echoed-copy":            nic.PlantedEchoedCopy,
 	"cnp-flood":              nic.PlantedCNPFlood,
 	"unpaced":                nic.PlantedUnpaced,
+	"stale-steering":         nic.PlantedStaleSteer,
+	"forgetful-move":         nic.PlantedMoveForgets,
+	"near-overflow":          nic.PlantedOverrunNear,
+	"lonely-forever":         nic.PlantedLonely,
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

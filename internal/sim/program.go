@@ -56,7 +56,7 @@ func (w *world) maybe(percent int, q *qpair, do func()) {
 
 // drained is the event that everything which had begun when q entered SQD has completed (10.3.1.5).
 func (w *world) drained(q *qpair) {
-	if q.errState { // both came with one batch of packets
+	if q.errState || q.deaf { // both came with one batch of packets, or it is about to be in ERR, and its completions are lost
 		return
 	}
 	if q.qp.State() != nic.SQD {

@@ -103,11 +103,14 @@ func (w *world) addHost(i int) {
 	}
 	w.randomCongestion(&cfg.Policy)
 	h.policy = cfg.Policy
+	if w.chance(30) {
+		cfg.Units = w.between(2, 4)
+	}
 	h.nic = nic.New(cfg)
+	h.addUnits()
 	for f := range h.addrs {
 		h.nic.SetGID(f, gidOf(h, f))
 	}
-	h.tx = nic.NewTx(w.between(3, 40)*roce.MaxPacketSize, w.between(2, 64))
 	var err error
 	h.pd, err = h.nic.AllocPD()
 	w.must(err, "allocating a protection domain")
@@ -232,7 +235,7 @@ func (w *world) addQP(h *host, typ nic.QPType, p *pool) *qpair {
 	if p != nil {
 		q.rq, srq = nil, p.srq
 	}
-	q.qp, err = h.nic.CreateQP(nic.QPInit{Type: typ, PD: h.pd, SendCQ: q.sendCQ.cq, RecvCQ: q.recvCQ.cq,
+	q.qp, err = h.anyUnit().CreateQP(nic.QPInit{Type: typ, PD: h.pd, SendCQ: q.sendCQ.cq, RecvCQ: q.recvCQ.cq,
 		SQ: nicSQ, RQ: nicRQ, SRQ: srq, Cap: asked, SigAll: q.sigAll})
 	w.must(err, "creating a queue pair")
 	h.qps = append(h.qps, q)

@@ -16,6 +16,7 @@ type packet struct {
 	forged bool
 	local  bool   // from the same host
 	echo   bool   // a multicast packet that comes back to its sender
+	seen   bool   // the NIC has put it off
 	faults uint16 // 1<<kind for every fault that it met
 }
 

@@ -119,9 +119,9 @@ func (w *world) addXRCSender(g *xrcGroup, d *nic.XRCD, h *host) {
 	s.sq = programs
 	var cq *nic.CQ
 	cq, s.cv = w.xrcCQ(h)
-	s.qp, err = h.nic.CreateQP(nic.QPInit{Type: nic.XRCINI, PD: h.pd, SendCQ: cq, SQ: nics, Cap: asked})
+	s.qp, err = h.anyUnit().CreateQP(nic.QPInit{Type: nic.XRCINI, PD: h.pd, SendCQ: cq, SQ: nics, Cap: asked})
 	w.must(err, "creating an XRC initiator")
-	s.tgt, err = g.h.nic.CreateQP(nic.QPInit{Type: nic.XRCTGT, XRCD: d})
+	s.tgt, err = g.h.anyUnit().CreateQP(nic.QPInit{Type: nic.XRCTGT, XRCD: d})
 	w.must(err, "creating an XRC target")
 	g.senders = append(g.senders, s)
 	h.xrcs[s.qp.Num()], g.h.xrcs[s.tgt.Num()] = s, s
@@ -194,7 +194,7 @@ func (w *world) stepXRC(s *xrcSender) {
 			s.left = 0
 		}
 	}
-	s.h.nic.Doorbell(w.now, s.qp)
+	s.qp.Unit().Doorbell(w.now, s.qp)
 	s.h.look("doorbell")
 	s.h.driveSoon()
 	if s.left > 0 && !s.failed {
