@@ -26,8 +26,16 @@ func once(tb testing.TB, client *side, wr *verbs.SendWR, wc []verbs.WC) {
 }
 
 func TestPostingAndPollingDoNotAllocate(t *testing.T) {
-	client, server, done := newPair(verbs.QPConfig{})
-	defer done()
+	for _, units := range []int{1, 2} {
+		dev := manyUnits(t, units)
+		client, server := newSide(dev, verbs.QPConfig{}), newSide(dev, verbs.QPConfig{})
+		connect(client, server)
+		doesNotAllocate(t, client, server)
+	}
+}
+
+func doesNotAllocate(t *testing.T, client, server *side) {
+	t.Helper()
 	wr, wc := write(client, server, 1, 8192), make([]verbs.WC, 4)
 	once(t, client, wr, wc)
 	if n := testing.AllocsPerRun(1000, func() { once(t, client, wr, wc) }); n >= 1 {

@@ -3,7 +3,7 @@
 // time, packets, doorbells and the seed come in as arguments, packets and memory transfers go out
 // as lists, and the same code runs in the product and in the simulator.
 //
-// A NIC is driven by one caller at a time, which loops over
+// A NIC, or each of its units (units.go), is driven by one caller at a time, which loops over
 //
 //	n.Receive(now, packets)       // packets of the link, in order
 //	n.Memory().Scatter()          // the caller performs the memory transfers

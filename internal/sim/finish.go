@@ -12,6 +12,9 @@ import (
 // its end, and what is left in memory of what failed. Nothing of it may complete later.
 func (w *world) settle(q *qpair) {
 	w.settleShared(q)
+	if s := q.qp.State(); q.deaf && s != nic.Err && s != nic.Reset && !q.reset && !q.down {
+		w.fail("%v is in %v, and a completion queue of it has overflowed", q, s) // 11.6.3
+	}
 	if !q.reset && !q.deaf {
 		w.checkComplete(q)
 	}
