@@ -83,7 +83,7 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
-	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units})
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	d.limit = core.Limits()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)

@@ -40,6 +40,8 @@ type Config struct {
 	// Units is the number of processing units, each of which may be driven by a thread of its own. Default 1; at
 	// most MaxUnits.
 	Units int
+	// NewLock makes a lock, such as a sync.Mutex, for what units share. nil: one goroutine drives all units.
+	NewLock func() Lock
 
 	Planted Planted // tests only: a fault planted into the NIC, see Planted
 }

@@ -15,7 +15,7 @@ func (n *NIC) CreateCQ(r *ring.Queue) (*CQ, error) {
 		return nil, refuse(ENOMEM, op, "", "the limit of completion queues is reached: destroy some")
 	}
 	n.cqs++
-	return &CQ{nic: n.shared, ring: r}, nil
+	return &CQ{nic: n.shared, mu: n.newLock(), ring: r}, nil
 }
 
 // capacityFor is the capacity of the queue that is made when so many entries are asked for.
@@ -49,7 +49,8 @@ func (c *CQ) Destroy() error {
 //
 // With many units it may be called while others drive them.
 func (c *CQ) Arm(solicitedOnly bool) {
-	defer c.nic.unlock(&c.mu, c.nic.lock(&c.mu))
+	lock(c.mu)
+	defer unlock(c.mu)
 	if !solicitedOnly {
 		c.armed = armedAny
 	} else if c.armed == disarmed {
@@ -67,9 +68,9 @@ func (c *CQ) usable(n *NIC) bool { return c != nil && c.nic == n.shared && !c.de
 // pairs go to the error state (11.6.3). That happens in Events, not here in the middle of one of
 // them.
 func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
-	locked := n.lock(&c.mu)
+	lock(c.mu)
 	n.addCQE(c, e, solicited)
-	n.unlock(&c.mu, locked)
+	unlock(c.mu)
 }
 
 func (n *NIC) addCQE(c *CQ, e *ring.CQE, solicited bool) {

@@ -62,9 +62,9 @@ func (c *CQ) fire(n *NIC) {
 // nextNotification is the time of the next event that waits; 0: there is none.
 func (n *NIC) nextNotification() (at int64) {
 	for _, c := range n.held {
-		locked := n.lock(&c.mu)
+		lock(c.mu)
 		at = earlier(at, c.pace.due)
-		n.unlock(&c.mu, locked)
+		unlock(c.mu)
 	}
 	return at
 }
@@ -76,7 +76,7 @@ func (n *NIC) notifyDue(now int64) {
 	}
 	keep := n.held[:0]
 	for _, c := range n.held {
-		locked := n.lock(&c.mu)
+		lock(c.mu)
 		if due := c.pace.due; due != 0 && due <= now {
 			if n.planted == PlantedLateNotice {
 				c.pace.due = 0
@@ -88,7 +88,7 @@ func (n *NIC) notifyDue(now int64) {
 		if c.pace.listed {
 			keep = append(keep, c)
 		}
-		n.unlock(&c.mu, locked)
+		unlock(c.mu)
 	}
 	clear(n.held[len(keep):])
 	n.held = keep

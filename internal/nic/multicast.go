@@ -102,9 +102,7 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		default:
 			mu := q.lockReceives()
 			q.receiveDatagram(rx, p)
-			if mu != nil {
-				mu.Unlock()
-			}
+			unlock(mu)
 		}
 	}
 }

@@ -51,6 +51,8 @@ func New(cfg Config) *NIC {
 		n.transport.init(n)
 		s.units = append(s.units, n)
 	}
+	s.makeLock = cfg.NewLock
+	s.peersMu = s.newLock()
 	return s.units[0]
 }
 

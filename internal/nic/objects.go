@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"rnic/internal/hostmem"
@@ -47,7 +46,7 @@ func (m *MR) RKey() uint32 { return m.key }
 // CQ is a completion queue.
 type CQ struct {
 	nic     *shared
-	mu      sync.Mutex // taken if there are many units, by whoever adds completions; see shared.lock
+	mu      Lock // taken if there are many units, by whoever adds completions; see shared.lock
 	ring    *ring.Queue
 	refs    int
 	armed   armState

@@ -2,7 +2,6 @@ package nic
 
 import (
 	"fmt"
-	"sync"
 
 	"rnic/internal/ring"
 )
@@ -12,7 +11,7 @@ import (
 // queue pair from then on: it completes there, or is flushed there.
 type SRQ struct {
 	nic    *shared
-	mu     sync.Mutex // see QP.lockReceives
+	mu     Lock // see QP.lockReceives
 	pd     *PD
 	ring   *ring.Queue
 	maxSGE uint32
@@ -68,7 +67,7 @@ func (n *NIC) CreateSRQ(pd *PD, r *ring.Queue, a SRQAttr) (*SRQ, error) {
 	}
 	n.srqs++
 	pd.refs++
-	return &SRQ{nic: n.shared, pd: pd, ring: r, maxSGE: granted.MaxSGE}, nil
+	return &SRQ{nic: n.shared, mu: n.newLock(), pd: pd, ring: r, maxSGE: granted.MaxSGE}, nil
 }
 
 // Destroy frees the queue, with the receives that nobody took. EBUSY while queue pairs use it (11.2.3.4).

@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"rnic/internal/roce"
@@ -54,21 +53,34 @@ type shared struct {
 	gids   [gidTableSize]roce.GID
 	groups map[roce.GID]*group
 
-	peersMu sync.Mutex
-	peers   map[peerKey]*peerShare
+	makeLock func() Lock
+	peersMu  Lock
+	peers    map[peerKey]*peerShare
 }
 
-// lock takes a lock that many units share, if there are many. unlock gives it back.
-func (s *shared) lock(mu *sync.Mutex) (locked bool) {
-	if len(s.units) > 1 {
-		mu.Lock()
-		return true
+// A Lock is what the caller provides where units are driven by many goroutines (Config.NewLock).
+type Lock interface {
+	Lock()
+	Unlock()
+}
+
+// newLock makes a lock for an object that many units share; nil: none is needed.
+func (s *shared) newLock() Lock {
+	if len(s.units) > 1 && s.makeLock != nil {
+		return s.makeLock()
 	}
-	return false
+	return nil
 }
 
-func (s *shared) unlock(mu *sync.Mutex, locked bool) {
-	if locked {
+// lock takes the lock of an object, if it has one, and unlock gives it back.
+func lock(mu Lock) {
+	if mu != nil {
+		mu.Lock()
+	}
+}
+
+func unlock(mu Lock) {
+	if mu != nil {
 		mu.Unlock()
 	}
 }
@@ -239,20 +251,15 @@ func (s *shared) Moved(f func(num uint32, unit int)) {
 
 // lockReceives takes the lock of the shared receive queue, or of the XRC domain, that packets for q take receives
 // from; nil: it has its own.
-func (q *QP) lockReceives() *sync.Mutex {
-	if len(q.nic.units) == 1 {
-		return nil
-	}
-	var mu *sync.Mutex
+func (q *QP) lockReceives() Lock {
+	var mu Lock
 	switch {
 	case q.xrcd != nil:
-		mu = &q.xrcd.mu
+		mu = q.xrcd.mu
 	case q.srq != nil:
-		mu = &q.srq.mu
-	default:
-		return nil
+		mu = q.srq.mu
 	}
-	mu.Lock()
+	lock(mu)
 	return mu
 }
 
@@ -261,8 +268,8 @@ type peerShare struct{ units atomic.Int32 }
 
 // joinShare counts the unit among those that send to the address, and leaveShare no longer.
 func (n *NIC) joinShare(key peerKey) *peerShare {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
+	lock(n.peersMu)
+	defer unlock(n.peersMu)
 	s := n.shared.peers[key]
 	if s == nil {
 		s = new(peerShare)
@@ -273,8 +280,8 @@ func (n *NIC) joinShare(key peerKey) *peerShare {
 }
 
 func (n *NIC) leaveShare(key peerKey) {
-	n.peersMu.Lock()
-	defer n.peersMu.Unlock()
+	lock(n.peersMu)
+	defer unlock(n.peersMu)
 	s := n.shared.peers[key]
 	if s.units.Add(-1) == 0 {
 		delete(n.shared.peers, key)

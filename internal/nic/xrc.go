@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync"
 
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -19,7 +18,7 @@ import (
 // XRCD is a domain of XRC: the shared receive queues that its target queue pairs reach.
 type XRCD struct {
 	nic  *shared
-	mu   sync.Mutex // see QP.lockReceives
+	mu   Lock // see QP.lockReceives
 	srqs map[uint32]*SRQ
 	refs int // shared receive queues and queue pairs
 	dead bool
@@ -31,7 +30,7 @@ func (n *NIC) AllocXRCD() (*XRCD, error) {
 		return nil, refuse(ENOMEM, "allocate XRC domain", "", "the limit of XRC domains is reached: free some")
 	}
 	n.xrcds++
-	return &XRCD{nic: n.shared, srqs: map[uint32]*SRQ{}}, nil
+	return &XRCD{nic: n.shared, mu: n.newLock(), srqs: map[uint32]*SRQ{}}, nil
 }
 
 // Dealloc frees the domain. EBUSY while shared receive queues or queue pairs are in it.
@@ -131,7 +130,7 @@ func (n *NIC) prepareXRC(i *QPInit) error {
 			return refuse(EINVAL, op, "", "no such XRC domain")
 		}
 		if n.xrcCQ == nil {
-			n.xrcCQ, n.xrcPD = &CQ{nic: n.shared, ring: emptyQueue()}, &PD{nic: n.shared}
+			n.xrcCQ, n.xrcPD = &CQ{nic: n.shared, mu: n.newLock(), ring: emptyQueue()}, &PD{nic: n.shared}
 		}
 		i.PD, i.SendCQ, i.RecvCQ, i.SRQ = n.xrcPD, n.xrcCQ, n.xrcCQ, nil
 		i.SQ, i.RQ, i.Cap = emptyQueue(), emptyQueue(), Cap{}
