@@ -22,6 +22,7 @@ type Counters struct {
 	Limits          uint64 // events of these
 	Resizes         uint64 // of queues
 	Reregistered    uint64 // memory regions
+	Moves           uint64 // queue pairs, to another unit of their NIC
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -67,6 +68,7 @@ func (c *Counters) Add(o *Counters) {
 	c.Limits += o.Limits
 	c.Resizes += o.Resizes
 	c.Reregistered += o.Reregistered
+	c.Moves += o.Moves
 	c.Completions += o.Completions
 	c.Errors += o.Errors
 	c.Flushed += o.Flushed

@@ -25,8 +25,8 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 			ops += fmt.Sprintf("%d %s, ", c.Posted[op], name)
 		}
 	}
-	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.PostedXRC, c.PostedRecvs,
-		c.SharedRecvs, c.Limits, c.Resizes, c.Reregistered)
+	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered, %d queue pairs moved", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.PostedXRC, c.PostedRecvs,
+		c.SharedRecvs, c.Limits, c.Resizes, c.Reregistered, c.Moves)
 	line("connections", "%d, with %d intended errors", c.Connections, c.Intended)
 	line("completions", "%d, of these %d errors and %d flushed; %d events", c.Completions, c.Errors, c.Flushed, c.Events)
 	line("recovery", "%d packets retransmitted, %d timeouts, %d early resends, %d sequence NAKs, %d RNR NAKs, %d duplicate requests",

@@ -157,6 +157,9 @@ func (h *host) moveOne() {
 	}
 	h.w.note(h, "%v moves to unit %d", q, to.nic.Index())
 	from := h.units[q.qp.UnitIndex()]
+	if from != to {
+		h.w.count.Moves++
+	}
 	q.qp.Move(to.nic)
 	if from != to { // what waits there is older than what waits elsewhere
 		var mine []*packet
