@@ -417,6 +417,9 @@ func (q *QP) deadline() int64 {
 	if !q.reliable() || r.nxt == r.una || r.failing {
 		return d
 	}
+	if q.sel.on {
+		d = earlier(d, q.repairDeadline())
+	}
 	t := q.ackTimeoutNanos()
 	if t != 0 {
 		d = earlier(d, r.progressAt+t)
@@ -462,6 +465,9 @@ func (q *QP) expire(now int64) {
 	}
 	if !q.reliable() || r.nxt == r.una || r.failing {
 		return
+	}
+	if q.sel.on {
+		q.repairDue(now)
 	}
 	t := q.ackTimeoutNanos()
 	early := !q.nic.policy.NoEarlyResend && !r.resend.probe && r.resend.deadline(q.nic, &r.rtt, t) <= now

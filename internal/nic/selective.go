@@ -400,6 +400,7 @@ func (q *QP) repair(now int64) {
 		return
 	}
 	s.resentTo, s.resentAt = later(s.high, s.heard, r.una), now
+	q.rearm()
 	q.lossSeen(now)
 	q.activate()
 }
@@ -411,6 +412,27 @@ func (q *QP) repairTime() int64 {
 		return q.nic.policy.leastResend()
 	}
 	return t.smoothed + 4*t.deviation
+}
+
+// repairDeadline is when what was sent again is given up for lost once more; 0: nothing is.
+func (q *QP) repairDeadline() int64 {
+	s := &q.sel
+	if s.resentAt == 0 || !s.resentTo.After(q.req.una) || len(s.repairs) > 0 {
+		return 0
+	}
+	return s.resentAt + max(q.repairTime(), leastRepair)
+}
+
+// leastRepair leaves an answer the time in which it may wait for company (Policy.AckDelayNanos), twice.
+const leastRepair = 200_000
+
+// repairDue sends again what the peer has not reported since it was sent again.
+func (q *QP) repairDue(now int64) {
+	if d := q.repairDeadline(); d == 0 || d > now {
+		return
+	}
+	q.sel.resentAt = 0
+	q.repair(now)
 }
 
 // lacks tells whether the peer is known not to have the request packet with this PSN.
@@ -473,13 +495,11 @@ func (q *QP) sendRepairs(now int64, tx *Tx, b roce.BTH) (last roce.BTH, full boo
 		if p.psn.Before(r.una) || !p.psn.Before(r.nxt) || w == nil || w.status != ring.StatusSuccess {
 			continue // it has come since, or is sent anew in its turn
 		}
-		var pkt []byte
-		if q.mayLeave(now) {
-			pkt = q.buildRequest(tx, w, p.psn, p.n)
-		} else if w.status == ring.StatusSuccess {
+		if !q.mayLeave(now) { // it wakes when the rate lets the next leave
 			s.repairs = append(s.repairs[:0], s.repairs[i:]...)
-			return last, false // it wakes when the rate lets the next leave
+			return last, false
 		}
+		pkt := q.buildRequest(tx, w, p.psn, p.n)
 		if pkt == nil {
 			s.repairs = append(s.repairs[:0], s.repairs[i:]...)
 			return last, w.status == ring.StatusSuccess
