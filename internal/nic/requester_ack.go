@@ -312,18 +312,18 @@ func (q *QP) landResponse(w *sendRequest, psn roce.PSN, off uint32, data []byte)
 	q.completeLater(done)
 }
 
-// goBack makes everything that is not acknowledged to be sent again.
+// goBack makes everything that is not acknowledged to be sent again: what a responder of the specification needs, which
+// drops packets that arrive out of order (9.7.5.1).
 func (q *QP) goBack(now int64) {
 	r := &q.req
-	to := q.nic.transport.resend.resumeAt(r.una, r.nxt)
 	q.landed(r.window.inFlight)
-	r.nxt, r.cur = to, r.acked
+	r.nxt, r.cur = r.una, r.acked
 	q.sel.forgetPeer(r.una)
 	r.readHead, r.readTail = 0, 0
 	r.rtt.stop()
 	r.resend.probe = false
 	r.resend.state = resendIdle
-	r.backAt, r.backTo = now, to
+	r.backAt, r.backTo = now, r.una
 	q.activate()
 }
 

@@ -20,7 +20,6 @@ type transport struct {
 	peers   map[peerKey]*peer
 	windows windowPolicy
 	rates   ratePolicy // nil: connections have windows alone
-	resend  resendPolicy
 
 	lastQP    *QP          // the queue pair of the last packet: the next one is often of the same
 	sendWQE   ring.SendWQE // a request being fetched: copied here once, then checked
@@ -41,7 +40,6 @@ func (t *transport) init(n *NIC) {
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
 	t.rates = newRates(&n.policy)
-	t.resend = goBackN{}
 	t.pace = n.policy.Pace.withDefaults()
 	t.scratch = make([]byte, 0, scratchSize)
 }

@@ -2,8 +2,6 @@ package nic
 
 import (
 	"net/netip"
-
-	"rnic/internal/roce"
 )
 
 // A window bounds bytes in flight. A packet counts with its payload and an overhead, which is about
@@ -74,18 +72,6 @@ func (a *aimd) lost(w *window) {
 }
 
 func (a *aimd) overhead() uint32 { return a.p.PacketOverhead }
-
-// A resendPolicy says where sending goes on after a loss: the oldest PSN that is not acknowledged
-// is una, next is the one that would be sent next.
-type resendPolicy interface {
-	resumeAt(una, next roce.PSN) roce.PSN
-}
-
-// goBackN sends everything from the lost packet on again: what a responder of the specification
-// needs, which drops packets that arrive out of order (9.7.5.1).
-type goBackN struct{}
-
-func (goBackN) resumeAt(una, next roce.PSN) roce.PSN { return una }
 
 // A peer is an address that queue pairs of a unit send to: they share one window, so that thousands of them
 // do not overrun its socket. Units share it in equal parts.
