@@ -17,3 +17,17 @@ func TestSACKLayout(t *testing.T) {
 
 func decodeSACK(b []byte) [2]uint64     { return SACK(b).Map() }
 func encodeSACK(b []byte, f *[2]uint64) { SACK(b).Encode(*f) }
+
+func FuzzSACK(f *testing.F) {
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < SACKSize {
+			return
+		}
+		have := decodeSACK(b)
+		again := make([]byte, SACKSize)
+		encodeSACK(again, &have)
+		if back := decodeSACK(again); back != have {
+			t.Errorf("%#x became %#x", have, back)
+		}
+	})
+}
