@@ -205,7 +205,7 @@ func TestBadOptions(t *testing.T) {
 		"process of reads":       {Kind: Kind{"read", false}, QueuePairs: 1, Process: true, Loopback: true, Size: 65536},
 		"process over network":   {Kind: write, QueuePairs: 1, Process: true, Size: 65536},
 		"process, small":         {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 64},
-		"server and loopback":    {Kind: write, QueuePairs: 1, Server: "host", Loopback: true},
+		"server and loopback":    {Kind: write, QueuePairs: 1, Servers: []string{"host"}, Loopback: true},
 		"one address":            {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback()[:1]},
 		"interface of loopback":  {Kind: write, QueuePairs: 1, Loopback: true, Interface: "lo"},
 		"interface and address":  {Kind: write, QueuePairs: 1, Interface: "lo", Addrs: loopback()},
