@@ -228,6 +228,18 @@ func TestBadOptions(t *testing.T) {
 		"histogram of bandwidth": {Kind: write, QueuePairs: 1, Histogram: true},
 		"write over UD":          {Kind: write, QueuePairs: 1, Transport: "UD"},
 		"read latency over UD":   {Kind: Kind{"read", true}, QueuePairs: 1, Transport: "UD"},
+		"members, no group":      {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Members: 2},
+		"servers, no group":      {Kind: write, QueuePairs: 1, Servers: []string{"a", "b"}},
+		"group of writes":        {Kind: write, QueuePairs: 1, Group: testGroup, Members: 1},
+		"group over RC":          {Kind: Kind{"send", false}, QueuePairs: 1, Group: testGroup, Members: 1},
+		"no group address":       {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: loopback()[0], Members: 1},
+		"mapped group":           {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: netip.MustParseAddr("::ffff:239.1.1.1"), Members: 1},
+		"group, IPv6":            {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1, IPv6: true},
+		"group, bidirectional":   {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1, Both: true},
+		"group, SRQ":             {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1, SRQ: true},
+		"group, -lat, several":   {Kind: Kind{"send", true}, QueuePairs: 2, Transport: "UD", Group: testGroup, Members: 1},
+		"group, no member":       {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup},
+		"group, many members":    {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1001},
 		"fault":                  {Kind: write, QueuePairs: 1, Faults: []string{"drop=1%", "recv:lose=1%"}},
 	} {
 		err := o.Validate()

@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"rnic/internal/device"
@@ -361,6 +363,9 @@ func (o *Options) followConnection(dev *verbs.Device) {
 func (c *conn) exchange(m any) (r reply, err error) {
 	if err = c.enc.Encode(m); err == nil {
 		err = c.dec.Decode(&r)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		err = fmt.Errorf("the server is gone: %w", err)
 	}
 	if err == nil && r.Error != "" {
 		err = fmt.Errorf("the server says: %s", r.Error)

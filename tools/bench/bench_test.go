@@ -50,10 +50,10 @@ func TestTargets(t *testing.T) {
 			if !tt.atLeast {
 				value = 0.1
 			}
-			r.add(contender{"x", []metric{{tt.metric, gigabytes}}, nil}, 0, []float64{value}, nil)
+			r.add(contender{"x", []metric{{name: tt.metric, unit: gigabytes}}, nil}, 0, []float64{value}, nil)
 		}
 		for _, name := range []string{ucxPutBW, ucxPutLat} {
-			r.add(contender{"ucx", []metric{{name, gigabytes}}, nil}, 0, []float64{ucx}, nil)
+			r.add(contender{"ucx", []metric{{name: name, unit: gigabytes}}, nil}, 0, []float64{ucx}, nil)
 		}
 		return r
 	}
