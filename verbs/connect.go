@@ -13,6 +13,9 @@ type Endpoint struct {
 	GID GID    `json:"gid"`
 	QPN uint32 `json:"qpn"`
 	PSN uint32 `json:"psn"` // the first packet sequence number that the peer will send: 24 bits
+
+	// Selective offers selective repeat: QPConfig.SelectiveRepeat.
+	Selective bool `json:"selective,omitempty"`
 }
 
 // ConnectOptions are the attributes of a connection. Zero fields mean the defaults in brackets.
@@ -69,6 +72,11 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 			return err
 		}
 	}
+	if q.selective && peer.Selective {
+		if err := q.qp.SetSelective(true); err != nil {
+			return err
+		}
+	}
 	rtr := &Attr{State: nic.RTR, PathMTU: code, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: pick(o.RDAtomic, 16),
 		MinRNRTimer: pick(o.RNRTimer, 12), AccessFlags: o.Access,
 		AH: AHAttr{DGID: peer.GID, SGIDIndex: uint8(o.GIDIndex), HopLimit: pick(o.HopLimit, 64), TrafficClass: o.Class, IsGlobal: true, Port: 1}}
@@ -86,7 +94,7 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 func (q *QP) Local(gidIndex int, psn uint32) (Endpoint, error) {
 	for _, g := range q.ctx.dev.GIDs() {
 		if g.Index == gidIndex {
-			return Endpoint{GID: g.GID, QPN: q.Num(), PSN: psn & 0xffffff}, nil
+			return Endpoint{GID: g.GID, QPN: q.Num(), PSN: psn & 0xffffff, Selective: q.selective}, nil
 		}
 	}
 	return Endpoint{}, fmt.Errorf("endpoint of QP %#x: no GID at index %d: %w", q.Num(), gidIndex, ErrInvalid)

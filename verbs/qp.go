@@ -33,6 +33,11 @@ type QPConfig struct {
 	MaxInline      int  // bytes [0], 512 at most
 	SRQ            *SRQ // receives come from there, and MaxRecv and MaxRecvSGE are of no meaning
 	SignalAll      bool // every send completes visibly, whatever its request says
+
+	// SelectiveRepeat offers selective repeat to the peer (Endpoint.Selective): if both sides offer it, Connect turns it on, and
+	// only what was lost is sent again, not what came behind it too. RC only, and only between NICs of this package; the wire
+	// format is in docs/selective-repeat.md.
+	SelectiveRepeat bool
 }
 
 // QP is a queue pair.
@@ -41,6 +46,8 @@ type QP struct {
 	qp  *device.QP
 	typ QPType
 	cap nic.Cap
+
+	selective bool // offered
 
 	sendMu sync.Mutex
 	sq     *ring.Queue
@@ -97,7 +104,10 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create queue pair: %v: %w", err, ErrInvalid)
 	}
-	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq}
+	if cfg.SelectiveRepeat && cfg.Type != RC {
+		return nil, fmt.Errorf("create queue pair: only RC queue pairs repeat selectively: %w", ErrInvalid)
+	}
+	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq, selective: cfg.SelectiveRepeat}
 	init := device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
 		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q}
 	if cfg.SRQ != nil {
@@ -112,6 +122,12 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 		return nil, err
 	}
 	return q, nil
+}
+
+// SelectiveRepeat tells whether the connection repeats selectively: both sides have offered it (QPConfig.SelectiveRepeat).
+func (q *QP) SelectiveRepeat() bool {
+	on, err := q.qp.Selective()
+	return err == nil && on
 }
 
 // Num is the queue pair number.

@@ -387,6 +387,20 @@ func (q *QP) Modify(a *nic.Attr, mask nic.AttrMask) error {
 	return q.ctx.do(func(core *nic.NIC, now int64) error { return core.Modify(now, q.core, a, mask) })
 }
 
+// SetSelective has the queue pair repeat selectively; see nic.QP.SetSelective.
+func (q *QP) SetSelective(on bool) error {
+	return q.ctx.do(func(*nic.NIC, int64) error { return q.core.SetSelective(on) })
+}
+
+// Selective tells whether the queue pair repeats selectively.
+func (q *QP) Selective() (on bool, err error) {
+	err = q.ctx.do(func(*nic.NIC, int64) error {
+		on = q.core.Selective()
+		return nil
+	})
+	return on, err
+}
+
 // Query returns attributes, and what the queue pair was created with.
 func (q *QP) Query() (a nic.Attr, i nic.InitInfo, err error) {
 	err = q.ctx.do(func(*nic.NIC, int64) error {

@@ -407,4 +407,6 @@ const (
 	PlantedMoveForgets // many units: a queue pair that moves forgets its timers
 	PlantedOverrunNear // many units: an overflow is told to the queue pairs of one unit only
 	PlantedLonely      // many units: what waits for all units to stand still waits for ever
+	PlantedKeptAhead   // selective repeat: a packet that was kept is executed before the missing one
+	PlantedSackAcks    // selective repeat: what the peer has behind a gap counts as acknowledged
 )

@@ -32,6 +32,9 @@ func (n *NIC) MemoryDone(now int64) {
 	t.effects = t.effects[:0]
 	t.scratch = t.scratch[:0]
 	t.list.Reset()
+	if len(t.usedKept) > 0 {
+		t.recycle()
+	}
 }
 
 // failureOf finds the transfer of e, or of one before it, that failed. After a failure nothing of

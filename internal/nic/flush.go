@@ -8,6 +8,7 @@ func (q *QP) flush(now int64) {
 	r := &q.req
 	r.epoch++
 	q.leavePeer()
+	q.dropKept()
 	q.nic.transport.putRecv(q.resp.recv)
 	q.resp.recv = nil
 	if q.resp.nakDue && fatal(q.resp.nak) {

@@ -10,7 +10,7 @@ import (
 
 // goodput is how many bytes of 64 KiB WRITEs or READs complete in a time of 60 ms over a link of 2
 // GB/s and 30 us each way that loses packets at random. Time is simulated.
-func goodput(t *testing.T, op ring.SendOpcode, loss float64, ends int) (done int, stats Stats) {
+func goodput(t *testing.T, op ring.SendOpcode, loss float64, ends int, selective bool) (done int, stats Stats) {
 	const (
 		latency  = 30e3
 		perByte  = 0.5
@@ -24,6 +24,11 @@ func goodput(t *testing.T, op ring.SendOpcode, loss float64, ends int) (done int
 	var reqs []*ring.SendWQE
 	for range ends {
 		a, b := w.hosts[0].newEnd(RC, testCap, 63), w.hosts[1].newEnd(RC, testCap, 63)
+		for _, e := range []*end{a, b} {
+			if err := e.q.SetSelective(selective); err != nil {
+				t.Fatal(err)
+			}
+		}
 		at := defaultAttr()
 		at.PathMTU, at.RetryCnt = 5, 7
 		a.to(RTS, at, b)
@@ -95,8 +100,14 @@ func goodput(t *testing.T, op ring.SendOpcode, loss float64, ends int) (done int
 func TestGoodputUnderLoss(t *testing.T) {
 	for name, op := range map[string]ring.SendOpcode{"write": ring.OpWrite, "read": ring.OpRead} {
 		for _, ends := range []int{1, 4} {
-			whole, _ := goodput(t, op, 0, ends)
-			lossy, s := goodput(t, op, 0.01, ends)
+			whole, _ := goodput(t, op, 0, ends, false)
+			lossy, s := goodput(t, op, 0.01, ends, false)
+			repeated, sel := goodput(t, op, 0.01, ends, true)
+			t.Logf("%s, %d queue pairs, selective repeat: %.0f MB/s with; %d early resends, %d packets sent again of %d",
+				name, ends, float64(repeated)/60e3, sel.EarlyResends, sel.RetransmittedPackets, sel.TxPackets)
+			if repeated <= lossy || sel.Timeouts != 0 {
+				t.Errorf("%s, %d queue pairs: %d bytes with selective repeat, %d without; %d time-outs", name, ends, repeated, lossy, sel.Timeouts)
+			}
 			t.Logf("%s, %d queue pairs: %.0f MB/s without loss, %.0f MB/s with; %d early resends, %d packets sent again of %d",
 				name, ends, float64(whole)/60e3, float64(lossy)/60e3, s.EarlyResends, s.RetransmittedPackets, s.TxPackets)
 			if lossy*10 < whole*3 {

@@ -128,6 +128,7 @@ type QP struct {
 	groups []roce.GID // UD: multicast groups that it is a member of
 
 	req   requester
+	sel   selective
 	resp  responder
 	pace  paceState
 	timer timerEntry

@@ -175,6 +175,9 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 		return false
 	}
 	want := roce.TransportRC
+	if q.sel.on && p.Info.Kind == roce.KindSelectiveAck {
+		want = p.Info.Transport
+	}
 	switch q.typ {
 	case UD:
 		return p.Info.Transport == roce.TransportUD && !rx.Path.Dst.IsMulticast() // those go to multicastQPN

@@ -114,6 +114,8 @@ func (q *QP) startRequester() {
 	r.started = true
 	r.una = roce.PSN(q.attr.SQPSN) & roce.PSNMask
 	r.nxt, r.max, r.end = r.una, r.una, r.una
+	q.sel.forgetPeer(r.una)
+	q.sel.acked = r.una
 	r.fetchPos = q.sq.Position()
 	// 9.7.7.2: no credit is known at first; one request may be sent to learn it.
 	r.limited = true

@@ -37,16 +37,26 @@ func (q *QP) receiveResponse(now int64, p *roce.Packet) {
 	}
 	before := r.una
 	switch p.Info.Kind {
+	case roce.KindSelectiveAck:
+		q.receiveSelectiveAck(now, psn, p.Info.SACK(p.Data))
 	case roce.KindAck:
 		q.receiveAck(now, psn, p.AETH())
 	case roce.KindReadResponse:
 		if h := p.AETH(); h != nil {
 			q.learnCredits(h, psn)
 		}
-		q.receiveReadResponse(now, p, psn)
+		if !q.sel.on || !q.keepResponse(now, p, psn) {
+			q.receiveReadResponse(now, p, psn)
+		}
 	case roce.KindAtomicAck:
 		q.learnCredits(p.AETH(), psn)
-		q.receiveAtomicAck(now, p, psn)
+		if !q.sel.on || !q.keepResponse(now, p, psn) {
+			q.receiveAtomicAck(now, p, psn)
+		}
+	}
+	if q.sel.on && r.una != before {
+		q.resumeResponses(now)
+		q.sel.catchUp(r.una)
 	}
 	if r.una != before {
 		q.progressed(now)
@@ -87,7 +97,12 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 	switch s.Kind() {
 	case roce.SyndromeACK:
 		q.learnCredits(h, psn)
-		if !psn.Before(r.una) && !q.acknowledge(psn.Add(1)) {
+		switch {
+		case psn.Before(r.una):
+		case q.sel.on:
+			q.acknowledgeUpTo(psn.Add(1))
+			q.repair(now)
+		case !q.acknowledge(psn.Add(1)):
 			q.goBackImplied(now)
 		}
 		return
@@ -184,6 +199,9 @@ func (q *QP) advance(w *sendRequest, to roce.PSN) {
 		policy := q.nic.transport.windows
 		policy.acked(&r.window, bytes)
 		policy.acked(&r.peer.window, bytes)
+		if q.sel.on {
+			bytes -= q.credited(w, sent)
+		}
 		q.landed(bytes)
 	}
 	r.una = to
@@ -300,6 +318,7 @@ func (q *QP) goBack(now int64) {
 	to := q.nic.transport.resend.resumeAt(r.una, r.nxt)
 	q.landed(r.window.inFlight)
 	r.nxt, r.cur = to, r.acked
+	q.sel.forgetPeer(r.una)
 	r.readHead, r.readTail = 0, 0
 	r.rtt.stop()
 	r.resend.probe = false
@@ -398,6 +417,9 @@ func (q *QP) deadline() int64 {
 	if !q.reliable() || r.nxt == r.una || r.failing {
 		return d
 	}
+	if q.sel.on {
+		d = earlier(d, q.repairDeadline())
+	}
 	t := q.ackTimeoutNanos()
 	if t != 0 {
 		d = earlier(d, r.progressAt+t)
@@ -443,6 +465,9 @@ func (q *QP) expire(now int64) {
 	}
 	if !q.reliable() || r.nxt == r.una || r.failing {
 		return
+	}
+	if q.sel.on {
+		q.repairDue(now)
 	}
 	t := q.ackTimeoutNanos()
 	early := !q.nic.policy.NoEarlyResend && !r.resend.probe && r.resend.deadline(q.nic, &r.rtt, t) <= now

@@ -18,6 +18,11 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			return false, true
 		}
 	}
+	if len(q.sel.repairs) > 0 {
+		if last, full = q.sendRepairs(now, tx, last); full {
+			return false, true
+		}
+	}
 	started, fresh := tx.Used, false
 	for count := 0; ; count++ {
 		if count >= quantumPackets || tx.Used-started >= quantumBytes {
@@ -38,6 +43,9 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 			continue
 		}
 		n, cost := q.nextPiece(w, r.nxt)
+		if q.sel.on && roce.Diff(r.nxt, r.una) >= span-1 {
+			break // no more is kept
+		}
 		if !q.mayLeave(now) || !q.hasRoom(cost) {
 			break
 		}

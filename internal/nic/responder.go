@@ -100,6 +100,9 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 	}
 	psn := p.BTH.PSN()
 	switch d := q.nic.psnDiff(psn, r.expected); {
+	case d > 0 && q.sel.on:
+		q.keepRequest(p, psn)
+		return
 	case d > 0:
 		if !r.nakSent {
 			r.nakSent = true
@@ -115,6 +118,19 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		q.receiveDuplicate(p, psn)
 		return
 	}
+	q.receiveInOrder(now, p, psn)
+	if s := &q.sel; s.on && s.requests != nil && s.requests.count > 0 {
+		if r.expected == psn { // refused: it comes again, and so does what is behind it
+			q.nic.transport.drop(s.requests)
+			return
+		}
+		q.resume(now)
+	}
+}
+
+// receiveInOrder treats the request that is expected.
+func (q *QP) receiveInOrder(now int64, p *roce.Packet, psn roce.PSN) {
+	r := &q.resp
 	r.nakSent = false
 	if q.typ == XRCTGT && !q.aim(p) {
 		return

@@ -112,6 +112,12 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 			return true, false // of a duplicate: an acknowledgement may be owed all the same
 		}
 		q.ackPaid() // it acknowledges everything before nakPSN too
+	case q.sel.due && q.sel.requests != nil && q.sel.requests.count > 0 && q.state != Err:
+		if !q.sendSelectiveAck(tx) {
+			return false, true
+		}
+		q.sel.due = false
+		q.ackPaid()
 	case r.ackDue && r.ackAt == 0:
 		if !q.sendAck(tx, r.committed, roce.ACKSyndrome(q.creditCode())) {
 			return false, true

@@ -27,7 +27,10 @@ type transport struct {
 	recvWQE   ring.RecvWQE // likewise, for flushes and datagrams
 	freeRecvs []*recvState // those of no queue pair
 	requests  requestPool  // likewise
-	pace      PacePolicy
+
+	freeKept, usedKept []*keptPacket // see selective.go
+	keptInUse          int
+	pace               PacePolicy
 
 	unacknowledged int   // UD and UC packets in the batch being sent
 	carried        []*QP // they have carried out local operations behind transfers of that batch
@@ -128,6 +131,8 @@ func (q *QP) transportReset() {
 	q.detachTransport()
 	q.rate = nil
 	epoch := q.req.epoch + 1
+	q.dropKept()
+	q.sel = selective{}
 	q.nic.transport.requests.put(q.req.reqs)
 	q.nic.transport.putRecv(q.resp.recv)
 	q.req = requester{epoch: epoch}
@@ -137,6 +142,7 @@ func (q *QP) transportReset() {
 // transportDestroy lets go of everything that refers to the queue pair.
 func (q *QP) transportDestroy() {
 	q.detachTransport()
+	q.dropKept()
 	q.nic.transport.putRecv(q.resp.recv)
 	q.resp = responder{}
 	q.nic.transport.requests.put(q.req.reqs)

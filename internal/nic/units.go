@@ -211,6 +211,7 @@ func (q *QP) Move(to *NIC) {
 		from.transport.lastQP = nil
 	}
 	q.countMove(-1)
+	q.moveKept(&from.transport, &to.transport)
 	q.nic = to
 	q.unit.Store(int32(to.index))
 	q.countMove(+1)

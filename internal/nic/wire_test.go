@@ -161,9 +161,26 @@ func connected(t fatalTB, cfg Config, change func(a *Attr)) (*wire, *end, *end) 
 	t.Helper()
 	w := newWire(t, cfg, cfg)
 	a, b := w.hosts[0].newEnd(RC, testCap, 1023), w.hosts[1].newEnd(RC, testCap, 1023)
+	return connectEnds(t, w, a, b, change, false)
+}
+
+// connectedSelectively is connected, with both sides repeating selectively.
+func connectedSelectively(t fatalTB, cfg Config, change func(a *Attr)) (*wire, *end, *end) {
+	t.Helper()
+	w := newWire(t, cfg, cfg)
+	return connectEnds(t, w, w.hosts[0].newEnd(RC, testCap, 1023), w.hosts[1].newEnd(RC, testCap, 1023), change, true)
+}
+
+func connectEnds(t fatalTB, w *wire, a, b *end, change func(a *Attr), selective bool) (*wire, *end, *end) {
+	t.Helper()
 	attr := defaultAttr()
 	if change != nil {
 		change(&attr)
+	}
+	for _, e := range []*end{a, b} {
+		if err := e.q.SetSelective(selective); err != nil {
+			t.Fatalf("%v", err)
+		}
 	}
 	a.to(RTS, attr, b)
 	b.to(RTS, attr, a)

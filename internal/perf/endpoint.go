@@ -120,7 +120,7 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 	}
 	for len(e.qps) < o.QueuePairs {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
-			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline, SRQ: e.srq})
+			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline, SRQ: e.srq, SelectiveRepeat: o.offersSelective()})
 		if err != nil {
 			return nil, err
 		}
@@ -225,7 +225,8 @@ func (e *endpoint) connect(peer remote) error {
 			return err
 		}
 	}
-	return nil
+	_, err := e.resend()
+	return err
 }
 
 // off is where the buffer of a slot begins, on both sides.

@@ -75,6 +75,7 @@ type Options struct {
 	Process    bool       // the target buffer lives in a child process
 	NoEarly    bool       // early resend off
 	DCQCN      bool       // send at a rate that follows the network's marks
+	Resend     Resend
 	Buffer     int        // receive socket bytes
 	Units      int        // processing units of the NIC
 	Counters   bool       // print the NICs' counters at the end
@@ -139,6 +140,8 @@ func (o *Options) Validate() error {
 		return usage("port %d: 1 to 65535 are possible", o.TCPPort)
 	case o.Units < 0 || o.Units > nic.MaxUnits:
 		return usage("%d units: 1 to %d are possible", o.Units, nic.MaxUnits)
+	case o.Resend == ResendSelective && o.Transport != "" && o.Transport != "RC":
+		return usage("--resend=selective goes with RC")
 	case o.Buffer < 0:
 		return usage("socket buffer %d: it must be positive", o.Buffer)
 	case o.Loopback && len(o.Addrs) != 0 && len(o.Addrs) != 2:

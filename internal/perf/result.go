@@ -29,6 +29,7 @@ type Result struct {
 	MessagesPerSecond    float64    `json:"messages_per_second"`
 	LatencyNS            *Latency   `json:"latency_ns"` // null for bandwidth
 	RetransmittedPackets uint64     `json:"retransmitted_packets"`
+	Resend               Resend     `json:"resend,omitempty"` // RC: "selective" or "go-back-n", as both sides agreed
 	Timeouts             uint64     `json:"timeouts"`
 	Errors               uint64     `json:"errors"`
 	LostPackets          *uint64    `json:"lost_packets,omitempty"`         // UC and UD only
@@ -100,21 +101,21 @@ func (p *Printer) Print(r *Result) error {
 	if !p.header {
 		p.header = true
 		if r.LatencyNS != nil {
-			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %9s %9s %9s %9s %9s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
-				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", resent, "timeouts", "errors")
+			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %9s %9s %9s %9s %9s %8s %8s %6s%s\n", "operation", "bytes", "iterations", "qps", "mtu",
+				"min[us]", "p50[us]", "p99[us]", "p99.9[us]", "max[us]", resent, "timeouts", "errors", r.Resend.column("resend"))
 		} else {
-			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %10s %12s %8s %8s %6s\n", "operation", "bytes", "iterations", "qps", "mtu",
-				rate, "messages/s", resent, "timeouts", "errors")
+			fmt.Fprintf(p.W, "%-10s %9s %10s %4s %5s %10s %12s %8s %8s %6s%s\n", "operation", "bytes", "iterations", "qps", "mtu",
+				rate, "messages/s", resent, "timeouts", "errors", r.Resend.column("resend"))
 		}
 	}
 	us := func(ns int64) float64 { return float64(ns) / 1000 }
 	var err error
 	if l := r.LatencyNS; l != nil {
-		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %9.2f %9.2f %9.2f %9.2f %9.2f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
-			r.QueuePairs, r.MTUBytes, us(l.Min), us(l.P50), us(l.P99), us(l.P999), us(l.Max), lost, r.Timeouts, r.Errors)
+		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %9.2f %9.2f %9.2f %9.2f %9.2f %8d %8d %6d%s\n", r.Operation, r.SizeBytes, r.Iterations,
+			r.QueuePairs, r.MTUBytes, us(l.Min), us(l.P50), us(l.P99), us(l.P999), us(l.Max), lost, r.Timeouts, r.Errors, r.Resend.column(string(r.Resend)))
 	} else {
-		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d\n", r.Operation, r.SizeBytes, r.Iterations,
-			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors)
+		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d%s\n", r.Operation, r.SizeBytes, r.Iterations,
+			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors, r.Resend.column(string(r.Resend)))
 	}
 	r.Multicast.print(p.W)
 	r.Histogram.print(p.W)

@@ -89,6 +89,9 @@ func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
 func (o *Options) result(e *endpoint) *Result {
 	r := &Result{Operation: o.Kind.String(), SizeBytes: o.Size, QueuePairs: o.QueuePairs, Transport: o.Transport, MTUBytes: e.mtu,
 		Bidirectional: o.Both, SRQ: o.SRQ}
+	if o.qpTypeIsRC() {
+		r.Resend, _ = e.resend() // looked at when it was connected
+	}
 	if !o.reliable() {
 		r.LostPackets = new(uint64)
 	}

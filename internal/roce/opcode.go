@@ -116,6 +116,7 @@ const (
 	KindCNP
 	KindFlush
 	KindAtomicWrite
+	KindSelectiveAck
 )
 
 // OpInfo says what follows the BTH of an opcode and which place the packet has in its message.
@@ -135,6 +136,7 @@ type OpInfo struct {
 	HasAtomicAck bool
 	HasFETH      bool
 	HasXRCETH    bool
+	HasSACK      bool
 
 	HeaderLen int // bytes of the BTH and all extended headers
 
@@ -145,7 +147,7 @@ type OpInfo struct {
 	Payload bool // may carry a payload (of zero bytes, too)
 
 	// Offsets from the start of the BTH, 0 where there is no such header.
-	xrceth, deth, feth, reth, aeth, atomicETH, atomicAck, imm, ieth uint8
+	xrceth, deth, feth, reth, aeth, atomicETH, atomicAck, imm, ieth, sack uint8
 }
 
 // Ends reports whether the packet is the last or only one of its message.
@@ -182,6 +184,9 @@ func (i *OpInfo) XRCETH(pkt []byte) XRCETH { return header(pkt, i.xrceth, XRCETH
 
 // FETH returns the flush header in pkt.
 func (i *OpInfo) FETH(pkt []byte) FETH { return header(pkt, i.feth, FETHSize) }
+
+// SACK returns the map of a SelectiveAck in pkt.
+func (i *OpInfo) SACK(pkt []byte) SACK { return header(pkt, i.sack, SACKSize) }
 
 // DETH returns the datagram header in pkt.
 func (i *OpInfo) DETH(pkt []byte) DETH { return header(pkt, i.deth, DETHSize) }
@@ -232,6 +237,7 @@ const (
 	hasAtomicAck
 	hasFETH
 	hasXRCETH
+	hasSACK
 	isFirst
 	isMiddle
 	isLast
@@ -293,6 +299,7 @@ var opDefs = []opDef{
 	{UDSendOnlyImm, "UD_SEND_ONLY_WITH_IMMEDIATE", KindSend, isOnly | isRequest | hasPayload | hasDETH | hasImm},
 
 	{CNP, "CNP", KindCNP, 0},
+	{SelectiveAck, "SELECTIVE_ACKNOWLEDGE", KindSelectiveAck, hasAETH | hasSACK},
 }
 
 var opTable = buildOpTable()
@@ -318,7 +325,7 @@ func buildOpTable() (table [256]*OpInfo) {
 			Opcode: d.op, Name: d.name, Transport: Transport(d.op >> 5), Kind: d.kind,
 			HasRETH: d.set&hasRETH != 0, HasAETH: d.set&hasAETH != 0, HasImm: d.set&hasImm != 0,
 			HasIETH: d.set&hasIETH != 0, HasXRCETH: d.set&hasXRCETH != 0, HasDETH: d.set&hasDETH != 0,
-			HasAtomicETH: d.set&hasAtomicETH != 0, HasAtomicAck: d.set&hasAtomicAck != 0, HasFETH: d.set&hasFETH != 0,
+			HasAtomicETH: d.set&hasAtomicETH != 0, HasAtomicAck: d.set&hasAtomicAck != 0, HasFETH: d.set&hasFETH != 0, HasSACK: d.set&hasSACK != 0,
 			First: d.set&isFirst != 0, Middle: d.set&isMiddle != 0, Last: d.set&isLast != 0, Only: d.set&isOnly != 0,
 			Request: d.set&isRequest != 0, Payload: d.set&hasPayload != 0,
 		}
@@ -346,6 +353,7 @@ func (i *OpInfo) placeHeaders() {
 	place(i.HasAtomicAck, &i.atomicAck, AtomicAckETHSize)
 	place(i.HasImm, &i.imm, ImmDtSize)
 	place(i.HasIETH, &i.ieth, IETHSize)
+	place(i.HasSACK, &i.sack, SACKSize)
 	if i.Kind == KindCNP {
 		at += cnpReserved
 	}

@@ -49,7 +49,9 @@ func TestOpcodeTable(t *testing.T) {
 			{"KindWrite", i.Kind == KindWrite, write},
 			{"KindReadRequest", i.Kind == KindReadRequest, has("READ_REQUEST")},
 			{"KindReadResponse", i.Kind == KindReadResponse, has("RESPONSE")},
-			{"KindAck", i.Kind == KindAck, has("ACKNOWLEDGE") && !has("ATOMIC")},
+			{"KindAck", i.Kind == KindAck, has("ACKNOWLEDGE") && !has("ATOMIC") && !has("SELECTIVE")},
+			{"KindSelectiveAck", i.Kind == KindSelectiveAck, has("SELECTIVE")},
+			{"SACK", i.HasSACK, has("SELECTIVE")},
 			{"KindAtomicAck", i.Kind == KindAtomicAck, has("ATOMIC_ACK")},
 			{"KindCmpSwap", i.Kind == KindCmpSwap, has("SWAP")},
 			{"KindFetchAdd", i.Kind == KindFetchAdd, has("ADD")},
@@ -66,7 +68,7 @@ func TestOpcodeTable(t *testing.T) {
 			t.Errorf("ParseOpcode of %s = %#x, %v", i.Name, uint8(back), ok)
 		}
 	}
-	if want := 25 + 12 + 2 + 1 + 23; defined != want {
+	if want := 25 + 12 + 2 + 1 + 23 + 1; defined != want {
 		t.Errorf("%d opcodes are defined, want %d", defined, want)
 	}
 }

@@ -72,7 +72,10 @@ func (p *Packet) AtomicAckETH() AtomicAckETH { return p.Info.AtomicAckETH(p.Data
 // ImmDt returns the immediate data.
 func (p *Packet) ImmDt() ImmDt { return p.Info.ImmDt(p.Data) }
 
-// IETH returns the invalidate header.
+// SACK returns the map of a SelectiveAck, nil if there is none.
+func (p *Packet) SACK() SACK { return p.Info.SACK(p.Data) }
+
+// IETH returns the invalidate header, nil if there is none.
 func (p *Packet) IETH() IETH { return p.Info.IETH(p.Data) }
 
 // XRCETH returns the header of XRC.

@@ -24,7 +24,7 @@ func TestDecodeRefuses(t *testing.T) {
 		{"eleven bytes", bytes.Repeat([]byte{0}, 11), ErrShort},
 		{"version 1", build(BTHFields{Opcode: RCSendOnly, TVer: 1}, 16), ErrVersion},
 		{"undefined opcode", build(BTHFields{Opcode: 0x15}, 16), ErrOpcode},
-		{"manufacturer's opcode", build(BTHFields{Opcode: 0xc0}, 16), ErrOpcode},
+		{"manufacturer's opcode", build(BTHFields{Opcode: 0xc1}, 16), ErrOpcode},
 		{"WRITE without its RETH", build(BTHFields{Opcode: RCWriteOnly}, 24), ErrShort},
 		{"atomic cut short", build(BTHFields{Opcode: RCFetchAdd}, 36), ErrShort},
 		{"odd length", build(BTHFields{Opcode: RCSendOnly}, 13), ErrAlign},
@@ -85,7 +85,7 @@ func TestDecodeEveryOpcode(t *testing.T) {
 			continue
 		}
 		size := BTHSize
-		for _, h := range [][]byte{p.XRCETH(), p.DETH(), p.FETH(), p.RETH(), p.AtomicETH(), p.AETH(), p.AtomicAckETH(), p.ImmDt(), p.IETH()} {
+		for _, h := range [][]byte{p.XRCETH(), p.DETH(), p.FETH(), p.RETH(), p.AtomicETH(), p.AETH(), p.AtomicAckETH(), p.ImmDt(), p.IETH(), p.SACK()} {
 			if h == nil {
 				continue
 			}

@@ -23,6 +23,7 @@ type Counters struct {
 	Resizes         uint64 // of queues
 	Reregistered    uint64 // memory regions
 	Moves           uint64 // queue pairs, to another unit of their NIC
+	Selective       uint64 // ends of connections that repeat selectively
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -69,6 +70,7 @@ func (c *Counters) Add(o *Counters) {
 	c.Resizes += o.Resizes
 	c.Reregistered += o.Reregistered
 	c.Moves += o.Moves
+	c.Selective += o.Selective
 	c.Completions += o.Completions
 	c.Errors += o.Errors
 	c.Flushed += o.Flushed

@@ -25,7 +25,7 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 		w.observeCNP(q, &pkt)
 		return
 	}
-	if want := map[nic.QPType]roce.Transport{nic.RC: roce.TransportRC, nic.UC: roce.TransportUC, nic.UD: roce.TransportUD}; pkt.Info.Transport != want[q.typ] {
+	if want := map[nic.QPType]roce.Transport{nic.RC: roce.TransportRC, nic.UC: roce.TransportUC, nic.UD: roce.TransportUD}; pkt.Info.Transport != want[q.typ] && !(pkt.Info.Kind == roce.KindSelectiveAck && q.qp.Selective()) {
 		w.fail("%v sends %s", q, pkt.Info.Name)
 	}
 	if q.ud {

@@ -44,6 +44,8 @@ var plantedNames = map[string]nic.Planted{
 	"stale-steering":         nic.PlantedStaleSteer,
 	"forgetful-move":         nic.PlantedMoveForgets,
 	"near-overflow":          nic.PlantedOverrunNear,
+	"kept-ahead":             nic.PlantedKeptAhead,
+	"sack-acks":              nic.PlantedSackAcks,
 	"lonely-forever":         nic.PlantedLonely,
 }
 

@@ -282,12 +282,17 @@ func (w *world) connect(c *conn) {
 	}
 	w.count.Connections++
 	w.negotiate(c)
+	selective := a.typ == nic.RC && w.chance(40)
 	for _, q := range []*qpair{a, b} {
 		q.number++
 		attr := q.attr
 		attr.State = nic.Init
 		w.modify(q, &attr, nic.AttrState|
 			nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
+		if selective {
+			w.must(q.qp.SetSelective(true), "having "+q.String()+" repeat selectively")
+			w.count.Selective++
+		}
 		w.plan(q)
 	}
 	patient := a.attr.RetryCnt == 7 && b.attr.RetryCnt == 7 // what comes in INIT is lost, and costs a retry

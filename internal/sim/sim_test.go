@@ -32,7 +32,7 @@ func TestCleanSeeds(t *testing.T) {
 		{"RNR NAKs", c.RNRNAKs}, {"sequence NAKs", c.SequenceNAKs}, {"retransmitted packets", c.Retransmitted},
 		{"intended errors", c.Intended}, {"error completions", c.Errors}, {"flush completions", c.Flushed},
 		{"shared receives", c.SharedRecvs}, {"limit events of shared receive queues", c.Limits}, {"resized queues", c.Resizes},
-		{"reregistered regions", c.Reregistered}, {"queue pairs moved to other units", c.Moves},
+		{"reregistered regions", c.Reregistered}, {"queue pairs moved to other units", c.Moves}, {"connections that repeat selectively", c.Selective},
 		{"completion events", c.Events}} {
 		if x.n == 0 {
 			t.Errorf("%d runs saw no %s: nothing of it was tested", c.Runs, x.what)

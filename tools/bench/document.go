@@ -25,6 +25,11 @@ func (r *results) document(name string) error {
 	var b strings.Builder
 	b.WriteString("\n")
 	r.write(&b)
+	links, err := r.plots(name)
+	if err != nil {
+		return err
+	}
+	b.WriteString(links)
 	text, err := between(old, b.String())
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
