@@ -72,9 +72,9 @@ type Options struct {
 	Faults     []string
 	Capture    string
 	JSON       bool
-	Process    bool       // the target buffer lives in a child process
-	NoEarly    bool       // early resend off
-	DCQCN      bool       // send at a rate that follows the network's marks
+	Process    bool // the target buffer lives in a child process
+	NoEarly    bool // early resend off
+	DCQCN      bool // send at a rate that follows the network's marks
 	Resend     Resend
 	Buffer     int        // receive socket bytes
 	Units      int        // processing units of the NIC
