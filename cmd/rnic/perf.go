@@ -15,8 +15,8 @@ import (
 
 // PerfCmd is `rnic perf`.
 type PerfCmd struct {
-	Operation string `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
-	Server    string `arg:"" optional:"" help:"Host to connect to. Without it: be the server."`
+	Operation string   `arg:"" help:"write-bw, write-lat, read-bw, read-lat, send-bw, send-lat, atomic-bw or atomic-lat."`
+	Server    []string `arg:"" optional:"" help:"Host to connect to; with --multicast several. Without it: be the server."`
 
 	Transport  string        `short:"c" default:"RC" help:"Transport: RC, UC (write and send), UD (send), or XRC (not write-lat and send-lat)."`
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
@@ -42,6 +42,9 @@ type PerfCmd struct {
 	Rate       string        `help:"Limit of what each side sends, of all queue pairs together: messages (10000/s) or bytes (100MB/s, 1GiB/s) a second."`
 	Both       bool          `name:"bidirectional" help:"Both sides send; the figure is the sum (write-bw, read-bw, send-bw)."`
 	SRQ        bool          `name:"srq" help:"All queue pairs of a side take their receives from one shared receive queue (send-bw and send-lat)."`
+	Multicast  netip.Addr    `help:"Send to this multicast group, IPv4 or IPv6 (send-bw and send-lat with -c UD). The result counts what each member lost."`
+	Members    int           `short:"g" default:"1" help:"With --multicast: queue pairs of each receiving NIC that are members of the group."`
+	OwnMembers int           `help:"With --multicast: queue pairs of the sending NIC that are members, too."`
 	Histogram  bool          `help:"Print the distribution of the latency; with --json its buckets."`
 	Progress   bool          `help:"Write a line a second on standard error (default: if it is a terminal)."`
 	Counters   bool          `help:"Print the counters of the NICs on standard error at the end."`
@@ -64,11 +67,11 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Server: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
+	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Servers: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
 		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
-		Stages: c.Stages, Units: c.Units, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram}
+		Stages: c.Stages, Units: c.Units, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
 	if err := c.conflict(); err != nil {
 		return fmt.Errorf("%w: %w", perf.ErrUsage, err)
 	}

@@ -52,8 +52,8 @@ func (k Kind) String() string {
 // Options are those of `rnic perf`.
 type Options struct {
 	Kind       Kind
-	Transport  string // RC (or empty), UC or UD
-	Server     string // host to connect to; empty: be the server, unless Loopback
+	Transport  string   // RC (or empty), UC or UD
+	Servers    []string // hosts to connect to, several only with Group; none: be the server, unless Loopback
 	Loopback   bool
 	TCPPort    int
 	Size       int
@@ -76,14 +76,17 @@ type Options struct {
 	NoEarly    bool // early resend off
 	DCQCN      bool // send at a rate that follows the network's marks
 	Resend     Resend
-	Buffer     int  // receive socket bytes
-	Units      int  // processing units of the NIC
-	Counters   bool // print the NICs' counters at the end
-	Stages     bool // say where the latency lies
-	Rate       Rate // bandwidth: limit of what each side sends
-	Both       bool // bandwidth: both sides send
-	SRQ        bool // send: receives are taken from a shared receive queue
-	Histogram  bool // latency: with the distribution
+	Buffer     int        // receive socket bytes
+	Units      int        // processing units of the NIC
+	Counters   bool       // print the NICs' counters at the end
+	Stages     bool       // say where the latency lies
+	Rate       Rate       // bandwidth: limit of what each side sends
+	Both       bool       // bandwidth: both sides send
+	SRQ        bool       // send: receives are taken from a shared receive queue
+	Histogram  bool       // latency: with the distribution
+	Group      netip.Addr // multicast group to send to, if valid
+	Members    int        // of it, at each receiving NIC
+	OwnMembers int        // of it, at the sending NIC
 	Progress   *Progress
 
 	near netip.Addr // own address of the connection between client and server
@@ -153,7 +156,7 @@ func (o *Options) Validate() error {
 		return usage("--memory=process: a page is unmapped inside of a message: use -s %d or more", minProcessSize)
 	case o.Stages && !(o.Loopback && o.Kind.Latency && (o.Kind.Verb == "write" || o.Kind.Verb == "send")):
 		return usage("--stages goes with write-lat and send-lat --loopback: both ends need one clock")
-	case o.Server != "" && o.Loopback:
+	case len(o.Servers) > 0 && o.Loopback:
 		return usage("a server address and --loopback exclude each other")
 	case o.AllSizes && o.Kind.Verb == "atomic":
 		return usage("-a: atomics have 8 bytes")
@@ -189,6 +192,9 @@ func (o *Options) Validate() error {
 		return err
 	}
 	if err := o.checkMode(); err != nil {
+		return err
+	}
+	if err := o.checkMulticast(); err != nil {
 		return err
 	}
 	_, _, err := o.faults()

@@ -35,6 +35,7 @@ type Result struct {
 	LostPackets          *uint64    `json:"lost_packets,omitempty"`         // UC and UD only
 	Bidirectional        bool       `json:"bidirectional,omitempty"`        // with --bidirectional: rates are the sums of both directions
 	SRQ                  bool       `json:"srq,omitempty"`                  // with --srq
+	Multicast            *Multicast `json:"multicast,omitempty"`            // with --multicast
 	Histogram            *Histogram `json:"latency_histogram_ns,omitempty"` // with --histogram
 	Stages               []Stage    `json:"stages,omitempty"`               // with --stages
 	UnclearStages        int        `json:"unclear_stages,omitempty"`
@@ -116,6 +117,7 @@ func (p *Printer) Print(r *Result) error {
 		_, err = fmt.Fprintf(p.W, "%-10s %9d %10d %4d %5d %10.3f %12.0f %8d %8d %6d%s\n", r.Operation, r.SizeBytes, r.Iterations,
 			r.QueuePairs, r.MTUBytes, r.BytesPerSecond/1e9, r.MessagesPerSecond, lost, r.Timeouts, r.Errors, r.Resend.column(string(r.Resend)))
 	}
+	r.Multicast.print(p.W)
 	r.Histogram.print(p.W)
 	printStages(p.W, r)
 	return err

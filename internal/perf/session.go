@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"rnic/internal/device"
@@ -34,7 +36,7 @@ func run(ctx context.Context, o *Options, p *Printer) error {
 		return runProcess(ctx, o, p)
 	case o.Loopback:
 		return runLoopback(o, p)
-	case o.Server == "":
+	case len(o.Servers) == 0:
 		return serve(ctx, o, p)
 	}
 	return runClient(ctx, o, p)
@@ -147,6 +149,9 @@ func runLoopback(o *Options, p *Printer) error {
 }
 
 func loopbackOnce(o *Options, sdev, cdev *verbs.Device) (*Result, error) {
+	if o.multicast() {
+		return loopbackCast(o, sdev, cdev)
+	}
 	s, c, err := pair(o, sdev, cdev)
 	if err != nil {
 		return nil, err
@@ -228,7 +233,7 @@ func (e *endpoint) prepare() {
 }
 
 // protocolVersion is that of the messages between client and server.
-const protocolVersion = 3
+const protocolVersion = 4
 
 // hello is the client's first message of each measurement; the server adopts its options.
 type hello struct {
@@ -244,6 +249,9 @@ type hello struct {
 	Both       *both  `json:"both,omitempty"` // the server sends too
 	Remote     remote `json:"remote"`
 	Done       bool   `json:"done"` // no further measurement
+
+	Group   netip.Addr `json:"group,omitzero"`    // the server's queue pairs are members of it
+	Members int        `json:"members,omitempty"` // so many
 }
 
 // reply is the server's answer: its side, and at the end its counters.
@@ -258,6 +266,8 @@ type reply struct {
 	Sent     uint64        `json:"sent"`     // messages, with --bidirectional
 	Timed    int           `json:"timed"`    // of these, those of the timed part
 	Took     time.Duration `json:"took"`     // of that, nanoseconds
+	Heard    bool          `json:"heard"`    // every member of the group has had a probe
+	Members  []uint64      `json:"members"`  // messages that each has received
 }
 
 type conn struct {
@@ -276,15 +286,16 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 	}
 	defer dev.Close()
 	defer o.report(dev)
-	d := net.Dialer{Timeout: 10 * time.Second}
-	raw, err := d.DialContext(ctx, "tcp", net.JoinHostPort(o.Server, strconv.Itoa(o.TCPPort)))
-	if err != nil {
-		return fmt.Errorf("connecting to the server: %w: is `rnic perf %s` running there?", err, o.Kind)
+	if o.multicast() {
+		return runCast(ctx, o, dev, p)
 	}
-	c := newConn(raw)
+	c, err := dial(ctx, o, o.Servers[0])
+	if err != nil {
+		return err
+	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	o.near = ownAddr(raw)
+	o.near = ownAddr(c)
 	o.followConnection(dev)
 	for _, size := range o.sizes(dev) {
 		r, err := clientOnce(o.forSize(size), dev, c)
@@ -356,6 +367,9 @@ func (c *conn) exchange(m any) (r reply, err error) {
 	if err = c.enc.Encode(m); err == nil {
 		err = c.dec.Decode(&r)
 	}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		err = fmt.Errorf("the server is gone: %w", err)
+	}
 	if err == nil && r.Error != "" {
 		err = fmt.Errorf("the server says: %s", r.Error)
 	}
@@ -419,6 +433,10 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check, own.SRQ = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check, h.SRQ
 	own.AllSizes, own.Histogram, own.Stages, own.Progress = false, false, false, nil // the client's affair
 	own.Both, own.Rate = h.Both != nil, Rate{}
+	if o.multicast() && h.Group != o.Group {
+		return fmt.Errorf("the client sends to %v, this server was started for the group %v", h.Group, o.Group)
+	}
+	own.Group, own.Members, own.OwnMembers = h.Group, h.Members, 0
 	if h.Both != nil {
 		own.Iterations, own.Duration, own.Rate = h.Both.Iterations, h.Both.Duration, h.Both.Rate
 	}
@@ -427,6 +445,9 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	}
 	if !o.IPv4 && !o.IPv6 && len(h.Remote.Endpoints) > 0 {
 		own.IPv6 = !h.Remote.Endpoints[0].GID.Addr().Is4()
+	}
+	if own.multicast() {
+		return serveCast(&own, dev, c, h)
 	}
 	e, err := newEndpoint(&own, dev, false)
 	if err != nil {

@@ -40,7 +40,7 @@ func TestStages(t *testing.T) {
 		}
 	}
 	for _, o := range []Options{{Kind: Kind{"write", false}, Loopback: true}, {Kind: Kind{"read", true}, Loopback: true},
-		{Kind: Kind{"write", true}, Server: "host"}} {
+		{Kind: Kind{"write", true}, Servers: []string{"host"}}} {
 		o.QueuePairs, o.Stages = 1, true
 		if err := o.Validate(); !errors.Is(err, ErrUsage) {
 			t.Errorf("%v: %v", o.Kind, err)

@@ -105,8 +105,10 @@ func (r *receiver) unverified() error {
 // A tally is the counters of a NIC that a result reports.
 type tally struct{ resent, timeouts, errs, lost uint64 }
 
-func (e *endpoint) counters() tally {
-	s := e.dev.Stats()
+func (e *endpoint) counters() tally { return countersOf(e.dev) }
+
+func countersOf(dev *verbs.Device) tally {
+	s := dev.Stats()
 	return tally{s.RetransmittedPackets, s.Timeouts, s.ErrorCompletions, s.UCLost}
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -50,10 +52,10 @@ func TestTargets(t *testing.T) {
 			if !tt.atLeast {
 				value = 0.1
 			}
-			r.add(contender{"x", []metric{{tt.metric, gigabytes}}, nil}, 0, []float64{value}, nil)
+			r.add(contender{"x", []metric{{name: tt.metric, unit: gigabytes}}, nil}, 0, []float64{value}, nil)
 		}
 		for _, name := range []string{ucxPutBW, ucxPutLat} {
-			r.add(contender{"ucx", []metric{{name, gigabytes}}, nil}, 0, []float64{ucx}, nil)
+			r.add(contender{"ucx", []metric{{name: name, unit: gigabytes}}, nil}, 0, []float64{ucx}, nil)
 		}
 		return r
 	}
@@ -73,4 +75,81 @@ func TestTargets(t *testing.T) {
 	if len(r.errs) != 1 || strings.Count(b.String(), "not measured") != len(targets) {
 		t.Errorf("a broken contender: %v\n%s", r.errs, &b)
 	}
+}
+
+// TestDocument puts tables and plots between the markers, and only there; again, the same comes out.
+func TestDocument(t *testing.T) {
+	r := newResults()
+	for round := range 3 {
+		for _, c := range contenders() {
+			figures := make([]float64, len(c.metrics))
+			for i := range figures {
+				figures[i] = float64(round + 1)
+			}
+			r.add(c, round, figures, nil)
+		}
+		r.load("0.1 0.2 0.3")
+	}
+	name := filepath.Join(t.TempDir(), "performance.md")
+	before, after := "# Text\n\n"+beginMarker+"\n", endMarker+"\nmore\n"
+	if err := os.WriteFile(name, []byte(before+"old"+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var last string
+	for range 2 {
+		if err := r.document(name); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(name)
+		if err != nil || !strings.HasPrefix(string(b), before) || !strings.HasSuffix(string(b), after) || strings.Contains(string(b), "old") {
+			t.Fatalf("%v:\n%s", err, b)
+		}
+		if last != "" && last != string(b) {
+			t.Errorf("the second time another text:\n%s", b)
+		}
+		last = string(b)
+	}
+	for _, row := range []string{"| " + rnicSeries + " | **2.00** (1.50 to 2.50) |", "| " + sockperfSeries + " | | **2.00** (1.50 to 2.50) |",
+		"(bench-bandwidth.svg)", "(bench-latency.png)", "3 rounds"} {
+		if !strings.Contains(last, row) {
+			t.Errorf("no %q in:\n%s", row, last)
+		}
+	}
+	for _, file := range []string{"bench-bandwidth.svg", "bench-latency.svg"} {
+		b, err := os.ReadFile(filepath.Join(filepath.Dir(name), file))
+		if err != nil || !strings.Contains(string(b), ucxSeries["tcp"]) {
+			t.Errorf("%s: %v, no line of UCX in it", file, err)
+		}
+	}
+	if err := os.WriteFile(name, []byte("no markers"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.document(name); err == nil || !strings.Contains(err.Error(), beginMarker) {
+		t.Errorf("without markers: %v", err)
+	}
+}
+
+// TestContenders: names and metrics are unique, so that no figure is taken for another.
+func TestContenders(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range contenders() {
+		for _, name := range append([]string{c.name}, names(c.metrics)...) {
+			if seen[name] {
+				t.Errorf("%q twice", name)
+			}
+			seen[name] = true
+		}
+	}
+	for _, tt := range targets {
+		if !seen[tt.metric] || tt.to != "" && !seen[tt.to] {
+			t.Errorf("nobody measures target %v", tt)
+		}
+	}
+}
+
+func names(metrics []metric) (n []string) {
+	for _, m := range metrics {
+		n = append(n, m.name)
+	}
+	return n
 }

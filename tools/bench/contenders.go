@@ -14,6 +14,9 @@ import (
 // metric is one figure of a contender.
 type metric struct {
 	name, unit string
+
+	series string // the row of the tables and the line of the plots that it belongs to; empty: it has a row of its own
+	size   int    // bytes of a message
 }
 
 // contender is something to measure. One measurement gives one figure a metric.
@@ -24,14 +27,14 @@ type contender struct {
 }
 
 // The metrics that targets name.
-const (
-	rnicWriteBW       = "rnic perf write-bw, 64 KiB, over UDP on lo"
-	rnicWriteLat      = "rnic perf write-lat, 8 B, over UDP on lo, median"
-	ucxPutBW          = "UCX put over TCP, 64 KiB"
-	ucxPutLat         = "UCX put over TCP, 8 B, median"
-	ibWriteBW         = "ib_write_bw under rnic run, 64 KiB"
-	ibWriteLatTypical = "ib_write_lat under rnic run, 8 B, typical"
-	ibWriteLatAverage = "ib_write_lat under rnic run, 8 B, average"
+var (
+	rnicWriteBW       = at(rnicSeries, gigabytes, bulk).name
+	rnicWriteLat      = at(rnicSeries, microseconds, 8).name
+	ucxPutBW          = at(ucxSeries["tcp"], gigabytes, bulk).name
+	ucxPutLat         = at(ucxSeries["tcp"], microseconds, 8).name
+	ibWriteBW         = at(ibSeries, gigabytes, bulk).name
+	ibWriteLatTypical = at(ibSeries, microseconds, 8).name
+	ibWriteLatAverage = at(ibSeries, microseconds, 8).name + ", average"
 )
 
 const (
@@ -40,34 +43,94 @@ const (
 	nanoseconds  = "ns"
 )
 
-const bulk = 65536 // bytes a message of the bandwidth measurements
-
-// Sizes of the measurements, for about a second each.
+// The series, as the tables and plots name them.
 const (
-	rnicBulkIterations = 20000
-	ucxBulkIterations  = 20000
-	ucxPingIterations  = 30000
-	ibBulkIterations   = 20000
-	ibPingIterations   = 20000
+	rnicSeries      = "rnic perf, WRITE, over UDP on lo"
+	ibSeries        = "perftest under rnic run, WRITE"
+	libfabricSeries = "libfabric over TCP, ping-pong"
+	iperfSeries     = "iperf3, one TCP stream"
+	sockperfSeries  = "sockperf over TCP"
 )
 
-var contenders = []contender{
-	{"rnic-bw", []metric{{rnicWriteBW, gigabytes}}, rnicBandwidth},
-	{"ucx-tcp-bw", []metric{{ucxPutBW, gigabytes}}, ucx("tcp", "ucp_put_bw", bulk, ucxBulkIterations)},
-	{"ib-bw", []metric{{ibWriteBW, gigabytes}}, ibBandwidth},
-	{"rnic-lat", []metric{{rnicWriteLat, microseconds}}, rnicLatency},
-	{"ucx-tcp-lat", []metric{{ucxPutLat, microseconds}}, ucx("tcp", "ucp_put_lat", 8, ucxPingIterations)},
-	{"ib-lat", []metric{{ibWriteLatTypical, microseconds}, {ibWriteLatAverage, microseconds}}, ibLatency},
-	{"post", []metric{{"one ibv_post_send under rnic run, 8 B", nanoseconds},
-		{"ibv_post_send to completion under rnic run, 8 B", nanoseconds}}, postCost},
-	{"ucx-shm-bw", []metric{{"UCX put over shared memory, 64 KiB", gigabytes}},
-		ucx("posix,self", "ucp_put_bw", bulk, ucxBulkIterations)},
-	{"ucx-shm-lat", []metric{{"UCX put over shared memory, 8 B, median", microseconds}},
-		ucx("posix,self", "ucp_put_lat", 8, ucxPingIterations)},
-	{"libfabric-bw", []metric{{"libfabric ping-pong over TCP, 64 KiB", gigabytes}}, libfabric(bulk, 5000)},
-	{"libfabric-lat", []metric{{"libfabric ping-pong over TCP, 8 B, mean", microseconds}}, libfabric(8, 20000)},
-	{"iperf3", []metric{{"iperf3, one TCP stream", gigabytes}}, iperf},
-	{"sockperf", []metric{{"sockperf ping-pong over TCP, 14 B, median", microseconds}}, sockperf},
+var ucxSeries = map[string]string{"tcp": "UCX over TCP, put", "posix,self": "UCX over shared memory, put"}
+
+// at is the metric of a series at a message size.
+func at(series, unit string, size int) metric {
+	what := map[string]string{gigabytes: "bandwidth", microseconds: "latency"}[unit]
+	return metric{fmt.Sprintf("%s, %s, %s", series, what, sizeName(size)), unit, series, size}
+}
+
+func sizeName(size int) string {
+	switch {
+	case size >= 1<<20:
+		return fmt.Sprintf("%d MiB", size>>20)
+	case size >= 1<<10:
+		return fmt.Sprintf("%d KiB", size>>10)
+	}
+	return fmt.Sprintf("%d B", size)
+}
+
+const bulk = 65536 // bytes a message of the targets of bandwidth
+
+// Sizes of the messages. 8 bytes are what the targets of latency are about.
+var (
+	bandwidthSizes = []int{64, 4096, bulk, 1 << 20}
+	latencySizes   = []int{8, 64, 4096, bulk, 1 << 20}
+)
+
+// maxSockperf is below what sockperf takes as a message.
+const maxSockperf = 65000
+
+// streamed is how many messages a bandwidth measurement has, for about half a second of it.
+func streamed(size int) int { return min(100_000, max(500, 1_300_000_000/size)) }
+
+// exchanged is the same for a latency measurement.
+func exchanged(size int) int {
+	switch {
+	case size <= 4096:
+		return 20_000
+	case size <= bulk:
+		return 5000
+	}
+	return 500
+}
+
+// contenders are all measurements of a round.
+func contenders() (all []contender) {
+	for _, size := range bandwidthSizes {
+		name := strconv.Itoa(size)
+		all = append(all,
+			contender{"rnic-bw-" + name, []metric{at(rnicSeries, gigabytes, size)}, rnicBandwidth(size)},
+			contender{"ucx-tcp-bw-" + name, []metric{at(ucxSeries["tcp"], gigabytes, size)}, ucx("tcp", "ucp_put_bw", size)},
+			contender{"ib-bw-" + name, []metric{at(ibSeries, gigabytes, size)}, ibBandwidth(size)},
+			contender{"ucx-shm-bw-" + name, []metric{at(ucxSeries["posix,self"], gigabytes, size)}, ucx("posix,self", "ucp_put_bw", size)},
+			contender{"iperf3-" + name, []metric{at(iperfSeries, gigabytes, size)}, iperf(size)})
+		if size <= maxSockperf {
+			all = append(all, contender{"sockperf-bw-" + name, []metric{at(sockperfSeries, gigabytes, size)}, sockperfBandwidth(size)})
+		}
+	}
+	for _, size := range latencySizes {
+		name := strconv.Itoa(size)
+		ib := []metric{at(ibSeries, microseconds, size)}
+		if size == 8 {
+			ib = append(ib, metric{name: ibWriteLatAverage, unit: microseconds})
+		}
+		fabric := []metric{at(libfabricSeries, microseconds, size)}
+		if size != 8 {
+			fabric = append(fabric, at(libfabricSeries, gigabytes, size))
+		}
+		all = append(all,
+			contender{"rnic-lat-" + name, []metric{at(rnicSeries, microseconds, size)}, rnicLatency(size)},
+			contender{"ucx-tcp-lat-" + name, []metric{at(ucxSeries["tcp"], microseconds, size)}, ucx("tcp", "ucp_put_lat", size)},
+			contender{"ib-lat-" + name, ib, ibLatency(size, len(ib))},
+			contender{"ucx-shm-lat-" + name, []metric{at(ucxSeries["posix,self"], microseconds, size)}, ucx("posix,self", "ucp_put_lat", size)},
+			contender{"libfabric-" + name, fabric, libfabric(size, len(fabric))})
+		if size >= 64 && size <= maxSockperf {
+			all = append(all, contender{"sockperf-lat-" + name, []metric{at(sockperfSeries, microseconds, size)}, sockperfLatency(size)})
+		}
+	}
+	return append(all, contender{"post", []metric{{name: "one ibv_post_send under rnic run, 8 B", unit: nanoseconds},
+		{name: "ibv_post_send to completion under rnic run, 8 B", unit: nanoseconds}}, postCost})
 }
 
 // perfReport is what of rnic perf --json matters here.
@@ -96,23 +159,25 @@ func rnicPerf(ctx context.Context, args ...string) (*perfReport, error) {
 }
 
 // rnicBandwidth also makes sure that the bytes went through the loopback interface.
-func rnicBandwidth(ctx context.Context) ([]float64, error) {
-	before, err := loopbackBytes()
-	if err != nil {
-		return nil, err
+func rnicBandwidth(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		before, err := loopbackBytes()
+		if err != nil {
+			return nil, err
+		}
+		report, err := rnicPerf(ctx, "write-bw", "--loopback", "-s", strconv.Itoa(size), "-n", strconv.Itoa(streamed(size)), "--json")
+		if err != nil {
+			return nil, err
+		}
+		after, err := loopbackBytes()
+		if err != nil {
+			return nil, err
+		}
+		if payload := report.Iterations * float64(size); after-before < payload {
+			return nil, fmt.Errorf("%g bytes of payload, but lo's counter grew by %g only", payload, after-before)
+		}
+		return []float64{report.BytesPerSecond / 1e9}, nil
 	}
-	report, err := rnicPerf(ctx, "write-bw", "--loopback", "-s", strconv.Itoa(bulk), "-n", strconv.Itoa(rnicBulkIterations), "--json")
-	if err != nil {
-		return nil, err
-	}
-	after, err := loopbackBytes()
-	if err != nil {
-		return nil, err
-	}
-	if payload := report.Iterations * bulk; after-before < payload {
-		return nil, fmt.Errorf("%g bytes of payload, but lo's counter grew by %g only", payload, after-before)
-	}
-	return []float64{report.BytesPerSecond / 1e9}, nil
 }
 
 func loopbackBytes() (float64, error) {
@@ -123,12 +188,14 @@ func loopbackBytes() (float64, error) {
 	return strconv.ParseFloat(strings.TrimSpace(string(data)), 64)
 }
 
-func rnicLatency(ctx context.Context) ([]float64, error) {
-	report, err := rnicPerf(ctx, "write-lat", "--loopback", "-s", "8", "--json")
-	if err != nil {
-		return nil, err
+func rnicLatency(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		report, err := rnicPerf(ctx, "write-lat", "--loopback", "-s", strconv.Itoa(size), "-n", strconv.Itoa(exchanged(size)), "--json")
+		if err != nil {
+			return nil, err
+		}
+		return []float64{report.LatencyNanos.P50 / 1e3}, nil
 	}
-	return []float64{report.LatencyNanos.P50 / 1e3}, nil
 }
 
 // stock runs a program of perftest as server and client in one "rnic run" and
@@ -164,24 +231,28 @@ func row(out, first string) ([]float64, error) {
 }
 
 // ibBandwidth: size, iterations, peak, average, millions of messages a second.
-func ibBandwidth(ctx context.Context) ([]float64, error) {
-	numbers, err := stock(ctx, "ib_write_bw", bulk, ibBulkIterations)
-	if err != nil {
-		return nil, err
+func ibBandwidth(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		numbers, err := stock(ctx, "ib_write_bw", size, streamed(size)/2)
+		if err != nil {
+			return nil, err
+		}
+		return []float64{numbers[4] * 1e6 * float64(size) / 1e9}, nil
 	}
-	return []float64{numbers[4] * 1e6 * bulk / 1e9}, nil
 }
 
-// ibLatency: size, iterations, minimum, maximum, typical, average, ...
-func ibLatency(ctx context.Context) ([]float64, error) {
-	numbers, err := stock(ctx, "ib_write_lat", 8, ibPingIterations)
-	if err != nil {
-		return nil, err
+// ibLatency: size, iterations, minimum, maximum, typical, average, ... The first count of typical and average are taken.
+func ibLatency(size, count int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		numbers, err := stock(ctx, "ib_write_lat", size, exchanged(size))
+		if err != nil {
+			return nil, err
+		}
+		if len(numbers) < 6 {
+			return nil, fmt.Errorf("ib_write_lat's row has only the numbers %v", numbers)
+		}
+		return numbers[4 : 4+count], nil
 	}
-	if len(numbers) < 6 {
-		return nil, fmt.Errorf("ib_write_lat's row has only the numbers %v", numbers)
-	}
-	return numbers[4:6], nil
 }
 
 // postCost: what a post costs the program, and post to completion, by a program of our own on stock libibverbs.
@@ -210,15 +281,19 @@ func postCost(ctx context.Context) ([]float64, error) {
 // ucx returns a measurement with UCX's own benchmark. Its columns are
 // iterations, median, average and overall time in microseconds, average and
 // overall bandwidth in MiB/s, average and overall messages a second.
-func ucx(transport, test string, size, iterations int) func(context.Context) ([]float64, error) {
+func ucx(transport, test string, size int) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
+		iterations := exchanged(size)
+		if strings.HasSuffix(test, "_bw") {
+			iterations = streamed(size)
+		}
 		env := []string{"UCX_TLS=" + transport, "UCX_LOG_LEVEL=error"}
 		if transport == "tcp" {
 			env = append(env, "UCX_NET_DEVICES=lo")
 		}
 		out, err := pair(ctx, env, func(port string) ([]string, []string) {
 			return []string{"ucx_perftest", "-p", port}, []string{"ucx_perftest", "-p", port, "127.0.0.1", "-t", test, "-s",
-				strconv.Itoa(size), "-n", strconv.Itoa(iterations), "-w", "1000", "-f", "-v"}
+				strconv.Itoa(size), "-n", strconv.Itoa(iterations), "-w", strconv.Itoa(min(1000, iterations/5)), "-f", "-v"}
 		})
 		if err != nil {
 			return nil, err
@@ -244,11 +319,11 @@ func ucx(transport, test string, size, iterations int) func(context.Context) ([]
 
 var libfabricRow = regexp.MustCompile(`(?m)^\S+ +\S+ +=\S+ +\S+ +(\S+)s +\S+ +(\S+) +\S+ *$`)
 
-// libfabric returns a measurement with libfabric's ping-pong: there is one
-// message on its way at any time.
-func libfabric(size, iterations int) func(context.Context) ([]float64, error) {
+// libfabric returns a measurement with libfabric's ping-pong: there is one message on its way at any time. Its figures are
+// the mean time of a message and, with count 2, the bandwidth that follows.
+func libfabric(size, count int) func(context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
-		args := []string{"fi_pingpong", "-p", "tcp", "-e", "msg", "-S", strconv.Itoa(size), "-I", strconv.Itoa(iterations)}
+		args := []string{"fi_pingpong", "-p", "tcp", "-e", "msg", "-S", strconv.Itoa(size), "-I", strconv.Itoa(exchanged(size))}
 		out, err := pair(ctx, nil, func(port string) ([]string, []string) {
 			return append(args, "-B", port), append(args, "-P", port, "127.0.0.1")
 		})
@@ -263,47 +338,65 @@ func libfabric(size, iterations int) func(context.Context) ([]float64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if size >= bulk {
-			return []float64{float64(size) / us / 1e3}, nil
+		return []float64{us, float64(size) / us / 1e3}[:count], nil
+	}
+}
+
+// iperf writes size bytes a call.
+func iperf(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		out, err := pair(ctx, nil, func(port string) ([]string, []string) {
+			return []string{"iperf3", "-s", "-1", "-p", port},
+				[]string{"iperf3", "-c", "127.0.0.1", "-p", port, "-t", "1", "-l", strconv.Itoa(size), "-J"}
+		})
+		if err != nil {
+			return nil, err
 		}
-		return []float64{us}, nil
+		var report struct {
+			End struct {
+				Received struct {
+					BitsPerSecond float64 `json:"bits_per_second"`
+				} `json:"sum_received"`
+			} `json:"end"`
+		}
+		if err := json.Unmarshal([]byte(out), &report); err != nil {
+			return nil, fmt.Errorf("output of iperf3: %w", err)
+		}
+		return []float64{report.End.Received.BitsPerSecond / 8 / 1e9}, nil
 	}
 }
 
-func iperf(ctx context.Context) ([]float64, error) {
-	out, err := pair(ctx, nil, func(port string) ([]string, []string) {
-		return []string{"iperf3", "-s", "-1", "-p", port}, []string{"iperf3", "-c", "127.0.0.1", "-p", port, "-t", "1", "-J"}
-	})
-	if err != nil {
-		return nil, err
-	}
-	var report struct {
-		End struct {
-			Received struct {
-				BitsPerSecond float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
-		return nil, fmt.Errorf("output of iperf3: %w", err)
-	}
-	return []float64{report.End.Received.BitsPerSecond / 8 / 1e9}, nil
-}
-
-var sockperfMedian = regexp.MustCompile(`percentile 50\.000 = +([0-9.]+)`)
-
-func sockperf(ctx context.Context) ([]float64, error) {
+// runSockperf runs a test of sockperf for a second, and returns the number that the pattern finds.
+func runSockperf(ctx context.Context, test string, size int, pattern *regexp.Regexp) (float64, error) {
 	out, err := pair(ctx, nil, func(port string) ([]string, []string) {
 		return []string{"sockperf", "server", "--tcp", "-i", "127.0.0.1", "-p", port},
-			[]string{"sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", port, "-t", "1", "-m", "14"}
+			[]string{"sockperf", test, "--tcp", "-i", "127.0.0.1", "-p", port, "-t", "1", "-m", strconv.Itoa(size)}
 	})
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	match := sockperfMedian.FindStringSubmatch(out)
+	match := pattern.FindStringSubmatch(out)
 	if match == nil {
-		return nil, fmt.Errorf("output of sockperf: %s", out)
+		return 0, fmt.Errorf("output of sockperf: %s", out)
 	}
-	us, err := strconv.ParseFloat(match[1], 64)
-	return []float64{us}, err
+	return strconv.ParseFloat(match[1], 64)
+}
+
+var (
+	sockperfMedian = regexp.MustCompile(`percentile 50\.000 = +([0-9.]+)`)
+	sockperfRate   = regexp.MustCompile(`Summary: Message Rate is ([0-9.]+) \[msg/sec\]`)
+)
+
+func sockperfLatency(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		us, err := runSockperf(ctx, "ping-pong", size, sockperfMedian)
+		return []float64{us}, err
+	}
+}
+
+func sockperfBandwidth(size int) func(context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		rate, err := runSockperf(ctx, "throughput", size, sockperfRate)
+		return []float64{rate * float64(size) / 1e9}, err
+	}
 }

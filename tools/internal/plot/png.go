@@ -45,16 +45,33 @@ func paint(s string) image.Image {
 
 // fill fills polygons, all of them turning the same way.
 func (c *pngCanvas) fill(s string, polygons ...[]point) {
-	b := c.img.Bounds()
-	r := vector.NewRasterizer(b.Dx(), b.Dy())
+	box := around(polygons).Intersect(c.img.Bounds())
+	if box.Empty() {
+		return
+	}
+	r := vector.NewRasterizer(box.Dx(), box.Dy())
+	at := func(p point) (x, y float32) {
+		return float32(p.x*pngScale - float64(box.Min.X)), float32(p.y*pngScale - float64(box.Min.Y))
+	}
 	for _, p := range polygons {
-		r.MoveTo(float32(p[0].x*pngScale), float32(p[0].y*pngScale))
+		r.MoveTo(at(p[0]))
 		for _, q := range p[1:] {
-			r.LineTo(float32(q.x*pngScale), float32(q.y*pngScale))
+			r.LineTo(at(q))
 		}
 		r.ClosePath()
 	}
-	r.Draw(c.img, b, paint(s), image.Point{})
+	r.Draw(c.img, box, paint(s), image.Point{})
+}
+
+// around is the smallest rectangle of pixels that holds all polygons.
+func around(polygons [][]point) (box image.Rectangle) {
+	for _, p := range polygons {
+		for _, q := range p {
+			x, y := q.x*pngScale, q.y*pngScale
+			box = box.Union(image.Rect(int(math.Floor(x)), int(math.Floor(y)), int(math.Floor(x))+1, int(math.Floor(y))+1))
+		}
+	}
+	return box
 }
 
 func (c *pngCanvas) line(points []point, width float64, s string) {
