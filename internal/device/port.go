@@ -76,7 +76,7 @@ func (p *port) open(cfg *Config) (err error) {
 		}
 		p.udp = p.group.Links()[0]
 		for i, l := range p.group.Links() {
-			p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, unitName("net", i, cfg.Units), roce.Port)})
+			p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i, "net", roce.Port)})
 		}
 	}
 	// A fault injector uses its buffers again: the pipe under it copies.
@@ -85,13 +85,14 @@ func (p *port) open(cfg *Config) (err error) {
 		if i == len(p.links) {
 			p.links = append(p.links, engine.Links{})
 		}
-		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, unitName("loop", i, cfg.Units), 0)
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i, "loop", 0)
 	}
 	return nil
 }
 
-// decorate puts faults and capture around a link. The capture shows what the NIC sends and gets.
-func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) link.Link {
+// decorate puts faults and capture around a unit's link. The capture, one file for all units, shows what the NIC
+// sends and gets. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
+func (p *port) decorate(l link.Link, cfg *Config, unit int, name string, srcPort uint16) link.Link {
 	if active(cfg.SendFault) || active(cfg.RecvFault) {
 		var c linkfault.Config
 		if cfg.SendFault != nil {
@@ -100,10 +101,12 @@ func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) l
 		if cfg.RecvFault != nil {
 			c.Recv = *cfg.RecvFault
 		}
+		c.Send.Seed += uint64(unit) << 32
+		c.Recv.Seed += uint64(unit) << 32
 		l = linkfault.New(l, c)
 	}
 	if p.file != nil {
-		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + name, SrcPort: srcPort})
+		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + unitName(name, unit, cfg.Units), SrcPort: srcPort})
 	}
 	return l
 }
