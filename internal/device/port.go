@@ -20,14 +20,27 @@ import (
 // port is what a device has of the network: its links and its addresses.
 type port struct {
 	links []engine.Links // of each unit; without Net if the device is local
-	udp   *udp.Link      // the first unit's, which joins multicast groups
-	group *udp.Group
+	udp   socketLink     // the first unit's, which joins multicast groups
+	group socketGroup
 	file  *capture.File
 	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
 	guid    [8]byte
 	mtu     int
+}
+
+// socketLink is a link over UDP sockets.
+type socketLink interface {
+	link.Link
+	Join(group netip.Addr, interfaces []int) error
+	Leave(group netip.Addr)
+	ReceiveBuffer() int
+}
+
+// socketGroup is the links of the units together.
+type socketGroup interface {
+	Steer(moved map[uint32]int) error
 }
 
 // localGID is the address of a device without a network: a unique local one that means nothing outside.
@@ -60,23 +73,8 @@ func (p *port) open(cfg *Config) (err error) {
 		}
 	}
 	if !cfg.Local {
-		var addrs []netip.Addr
-		if len(cfg.Addrs) > 0 || cfg.Interface != "" {
-			for _, g := range p.gids {
-				addrs = append(addrs, g.GID.Addr())
-			}
-		}
-		interfaces := map[netip.Addr]int{}
-		for _, g := range p.gids {
-			interfaces[g.GID.Addr()] = g.IfIndex
-		}
-		keep := cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer
-		if p.group, err = udp.OpenGroup(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}, cfg.Units); err != nil {
+		if err = p.openSockets(cfg); err != nil {
 			return err
-		}
-		p.udp = p.group.Links()[0]
-		for i, l := range p.group.Links() {
-			p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i, "net", roce.Port)})
 		}
 	}
 	// A fault injector uses its buffers again: the pipe under it copies.
@@ -89,6 +87,43 @@ func (p *port) open(cfg *Config) (err error) {
 	}
 	return nil
 }
+
+// openSockets opens a link over UDP sockets for each unit.
+func (p *port) openSockets(cfg *Config) error {
+	chosen := len(cfg.Addrs) > 0 || cfg.Interface != ""
+	c := udp.Config{Interfaces: map[netip.Addr]int{}, Optional: !chosen,
+		KeepSocketBuffers: cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer}
+	for _, g := range p.gids {
+		c.Interfaces[g.GID.Addr()] = g.IfIndex
+		if chosen || cfg.plain() {
+			c.Addrs = append(c.Addrs, g.GID.Addr())
+		}
+	}
+	if cfg.plain() {
+		g, err := udp.OpenPlain(c, cfg.Units)
+		if err != nil {
+			return err
+		}
+		addLinks(p, cfg, g, g.Links())
+		return nil
+	}
+	g, err := udp.OpenGroup(c, cfg.Units)
+	if err != nil {
+		return err
+	}
+	addLinks(p, cfg, g, g.Links())
+	return nil
+}
+
+func addLinks[L socketLink](p *port, cfg *Config, group socketGroup, links []L) {
+	p.group, p.udp = group, links[0]
+	for i, l := range links {
+		p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i, "net", roce.Port)})
+	}
+}
+
+// plain tells whether the sockets are plain ones, of which each has one address.
+func (c *Config) plain() bool { return c.PlainSockets || udp.OnlyPlain }
 
 // decorate puts faults and capture around a unit's link. The capture, one file for all units, shows what the NIC
 // sends and gets. Each unit has faults of its own, with seeds that differ: the first those of the configuration.

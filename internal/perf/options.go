@@ -77,13 +77,15 @@ type Options struct {
 	DCQCN      bool // send at a rate that follows the network's marks
 	Buffer     int  // receive socket bytes
 	Units      int  // processing units of the NIC
-	Counters   bool // print the NICs' counters at the end
-	Stages     bool // say where the latency lies
-	Rate       Rate // bandwidth: limit of what each side sends
-	Both       bool // bandwidth: both sides send
-	SRQ        bool // send: receives are taken from a shared receive queue
-	Histogram  bool // latency: with the distribution
-	Progress   *Progress
+	// PlainSockets: see device.Config.
+	PlainSockets bool
+	Counters     bool // print the NICs' counters at the end
+	Stages       bool // say where the latency lies
+	Rate         Rate // bandwidth: limit of what each side sends
+	Both         bool // bandwidth: both sides send
+	SRQ          bool // send: receives are taken from a shared receive queue
+	Histogram    bool // latency: with the distribution
+	Progress     *Progress
 
 	near netip.Addr // own address of the connection between client and server
 
@@ -250,7 +252,7 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 	if err != nil {
 		return device.Config{}, err
 	}
-	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
+	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, PlainSockets: o.PlainSockets, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
 		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
 		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
 	if o.DCQCN {

@@ -144,9 +144,6 @@ func search(p []unix.SockFilter, n uint32, list []exception) []unix.SockFilter {
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_A})
 }
 
-// multicastQPN is the destination of datagrams to multicast groups (InfiniBand vol. 1, 10.5.2.1), and the mask of queue pair numbers.
-const multicastQPN = 0xffffff
-
 // share lets other sockets of the group have the address too. Of a socket that is bound already, it makes the group.
 func (s *socket) share() error {
 	return os.NewSyscallError("setsockopt SO_REUSEPORT", unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
