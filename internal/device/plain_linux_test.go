@@ -1,6 +1,7 @@
 package device_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"rnic/internal/device"
 	"rnic/internal/engine"
 	"rnic/internal/fault"
+	"rnic/internal/nic"
+	"rnic/verbs"
 )
 
 // A NIC on plain sockets, which other systems have, and one on Linux's do everything together, in both directions.
@@ -65,6 +68,22 @@ func TestPlainSocketsOfAllAddresses(t *testing.T) {
 		if !have[a] {
 			t.Errorf("%v is no GID of %v", a, d.GIDs())
 		}
+	}
+	ctx := verbs.Wrap(d).Open()
+	pd, err := ctx.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := ctx.CreateCQ(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ud, err := pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ud.AttachMulticast(verbs.GIDOf(netip.MustParseAddr("ff05::4791"))); !errors.Is(err, nic.EOPNOTSUPP) {
+		t.Errorf("attach to a multicast group: %v, want EOPNOTSUPP", err)
 	}
 	if _, err := device.New(device.Config{Addrs: addrs[:1]}); err == nil {
 		t.Errorf("another NIC got %v too", addrs[0])

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -128,6 +129,9 @@ func openPlain(addr netip.Addr, cfg *Config) (*plainSocket, error) {
 			e.Hint = portHolder(cfg.port())
 		case errors.Is(e, syscall.EADDRNOTAVAIL):
 			e.Hint = "no interface of this machine has the address"
+			if addr.IsLoopback() && (runtime.GOOS == "darwin" || runtime.GOOS == "freebsd") {
+				e.Hint = "lo0 does not have it: ifconfig lo0 alias " + addr.String()
+			}
 		}
 		return nil, e
 	}

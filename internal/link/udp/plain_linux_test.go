@@ -304,7 +304,8 @@ func TestPlainNoAllocation(t *testing.T) {
 	for range 200 {
 		round()
 	}
-	if n := testing.AllocsPerRun(50, round); n != 0 {
-		t.Errorf("%v allocations in a batch", n)
+	// To move a socket's deadline allocates, every ten milliseconds at most.
+	if n := testing.AllocsPerRun(50, round); n > 3 {
+		t.Errorf("%v allocations in a batch of %d packets", n, len(pkts))
 	}
 }
