@@ -16,6 +16,8 @@ type waiter struct {
 
 func newWaiter(net link.Link) (*waiter, error) { return &waiter{plainWaiter: newPlainWaiter(net)}, nil }
 
+func (w *waiter) close() {}
+
 // Doorbell logs are Linux's: nothing is watched.
 func (w *waiter) watch(Doorbells)   {}
 func (w *waiter) unwatch(Doorbells) {}

@@ -26,8 +26,6 @@ func newPlainWaiter(net link.Link) *plainWaiter {
 	return w
 }
 
-func (w *plainWaiter) close() {}
-
 // wait sleeps until something happens, for at most timeout nanoseconds. It tells whether the network has something, or may have.
 func (w *plainWaiter) wait(timeout int64) (network bool) {
 	d := time.Duration(timeout)

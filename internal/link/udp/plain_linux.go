@@ -37,3 +37,6 @@ func dontFragment(fd uintptr, is4 bool) error {
 }
 
 func plainError(err error) error { return err }
+
+// tooLong is never: a datagram is cut.
+func tooLong(error) bool { return false }

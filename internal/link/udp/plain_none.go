@@ -6,3 +6,6 @@ package udp
 func dontFragment(uintptr, bool) error { return nil }
 
 func plainError(err error) error { return err }
+
+// tooLong is never: a datagram is cut.
+func tooLong(error) bool { return false }

@@ -14,8 +14,7 @@ const (
 	// plainDatagrams is how many a link holds that have been received and not been taken by Recv.
 	plainDatagrams = 1024
 
-	// readRetry is the wait after errors in a row, which say nothing of what comes next (a network that is down, a
-	// datagram that is too long on Windows).
+	// readRetry is the wait after errors in a row, which say nothing of what comes next (a network that is down).
 	readRetry     = 10 * time.Millisecond
 	errorsInARow  = 16
 	plainBuffer   = roce.MaxPacketSize + 4 // longer ones are cut, and so seen to be longer
@@ -127,6 +126,10 @@ func (g *plainSockets) read(s *plainSocket) {
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
+			}
+			if tooLong(err) {
+				g.links[0].counters.malformed.Add(1)
+				continue
 			}
 			if failed++; failed >= errorsInARow {
 				time.Sleep(readRetry)

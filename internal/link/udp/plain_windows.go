@@ -28,3 +28,9 @@ func plainError(err error) error {
 	}
 	return err
 }
+
+// tooLong tells of a datagram that did not fit, of which Windows makes an error. Anybody may send such.
+func tooLong(err error) bool {
+	const wsaEMSGSIZE = syscall.Errno(10040)
+	return errors.Is(err, wsaEMSGSIZE)
+}
