@@ -52,6 +52,7 @@ type PerfCmd struct {
 	Congestion string        `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
 	Resend     string        `enum:"auto,go-back-n,selective" default:"auto" help:"What RC sends again after a loss: auto (selective repeat if both sides are able to), go-back-n or selective."`
 	Units      int           `default:"1" help:"Processing units of the NIC: threads with sockets of their own, which share the queue pairs."`
+	Plain      bool          `name:"plain-sockets" help:"Use the network as on other systems than Linux: a socket for each address, a system call for each packet."`
 	NoResend   bool          `name:"no-early-resend" help:"Leave lost packets to NAKs and the local ACK timer."`
 	CPUProfile string        `name:"cpuprofile" hidden:"" type:"path" help:"Write a profile of the processor's time, for go tool pprof."`
 	Buffer     int           `name:"socket-buffer" help:"Receive socket buffer in bytes (default: as much as allowed)."`
@@ -71,7 +72,7 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
-		Stages: c.Stages, Units: c.Units, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
+		Stages: c.Stages, Units: c.Units, PlainSockets: c.Plain, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
 	if err := c.conflict(); err != nil {
 		return fmt.Errorf("%w: %w", perf.ErrUsage, err)
 	}

@@ -30,6 +30,7 @@ type Config struct {
 	SendFault, RecvFault *fault.Spec // faults planted into what is sent, and received
 	Capture              string      // write every packet to this pcapng file
 	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
+	PlainSockets         bool        // what other systems than Linux have, on Linux too: udp.Plain
 	Units                int         // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
 
 	Limits nic.Limits

@@ -64,6 +64,9 @@ func (p *port) join(g roce.GID, gids []GIDEntry) error {
 		return nil
 	}
 	errno := nic.EINVAL
+	if errors.Is(err, errors.ErrUnsupported) {
+		errno = nic.EOPNOTSUPP
+	}
 	for _, full := range []error{syscall.ENOBUFS, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
 		if errors.Is(err, full) {
 			errno = nic.ENOMEM

@@ -20,14 +20,27 @@ import (
 // port is what a device has of the network: its links and its addresses.
 type port struct {
 	links []engine.Links // of each unit; without Net if the device is local
-	udp   *udp.Link      // the first unit's, which joins multicast groups
-	group *udp.Group
+	udp   socketLink     // the first unit's, which joins multicast groups
+	group socketGroup
 	file  *capture.File
 	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
 	guid    [8]byte
 	mtu     int
+}
+
+// socketLink is a link over UDP sockets.
+type socketLink interface {
+	link.Link
+	Join(group netip.Addr, interfaces []int) error
+	Leave(group netip.Addr)
+	ReceiveBuffer() int
+}
+
+// socketGroup is the links of the units together.
+type socketGroup interface {
+	Steer(moved map[uint32]int) error
 }
 
 // localGID is the address of a device without a network: a unique local one that means nothing outside.
@@ -60,23 +73,8 @@ func (p *port) open(cfg *Config) (err error) {
 		}
 	}
 	if !cfg.Local {
-		var addrs []netip.Addr
-		if len(cfg.Addrs) > 0 || cfg.Interface != "" {
-			for _, g := range p.gids {
-				addrs = append(addrs, g.GID.Addr())
-			}
-		}
-		interfaces := map[netip.Addr]int{}
-		for _, g := range p.gids {
-			interfaces[g.GID.Addr()] = g.IfIndex
-		}
-		keep := cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer
-		if p.group, err = udp.OpenGroup(udp.Config{Addrs: addrs, Interfaces: interfaces, KeepSocketBuffers: keep}, cfg.Units); err != nil {
+		if err = p.openSockets(cfg); err != nil {
 			return err
-		}
-		p.udp = p.group.Links()[0]
-		for i, l := range p.group.Links() {
-			p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, unitName("net", i, cfg.Units), roce.Port)})
 		}
 	}
 	// A fault injector uses its buffers again: the pipe under it copies.
@@ -85,13 +83,51 @@ func (p *port) open(cfg *Config) (err error) {
 		if i == len(p.links) {
 			p.links = append(p.links, engine.Links{})
 		}
-		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, unitName("loop", i, cfg.Units), 0)
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i, "loop", 0)
 	}
 	return nil
 }
 
-// decorate puts faults and capture around a link. The capture shows what the NIC sends and gets.
-func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) link.Link {
+// openSockets opens a link over UDP sockets for each unit.
+func (p *port) openSockets(cfg *Config) error {
+	chosen := len(cfg.Addrs) > 0 || cfg.Interface != ""
+	c := udp.Config{Interfaces: map[netip.Addr]int{}, Optional: !chosen,
+		KeepSocketBuffers: cfg.SocketBuffer != 0 && cfg.SocketBuffer <= udp.DefaultSocketBuffer}
+	for _, g := range p.gids {
+		c.Interfaces[g.GID.Addr()] = g.IfIndex
+		if chosen || cfg.plain() {
+			c.Addrs = append(c.Addrs, g.GID.Addr())
+		}
+	}
+	if cfg.plain() {
+		g, err := udp.OpenPlain(c, cfg.Units)
+		if err != nil {
+			return err
+		}
+		addLinks(p, cfg, g, g.Links())
+		return nil
+	}
+	g, err := udp.OpenGroup(c, cfg.Units)
+	if err != nil {
+		return err
+	}
+	addLinks(p, cfg, g, g.Links())
+	return nil
+}
+
+func addLinks[L socketLink](p *port, cfg *Config, group socketGroup, links []L) {
+	p.group, p.udp = group, links[0]
+	for i, l := range links {
+		p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i, "net", roce.Port)})
+	}
+}
+
+// plain tells whether the sockets are plain ones, of which each has one address.
+func (c *Config) plain() bool { return c.PlainSockets || udp.OnlyPlain }
+
+// decorate puts faults and capture around a unit's link. The capture, one file for all units, shows what the NIC
+// sends and gets. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
+func (p *port) decorate(l link.Link, cfg *Config, unit int, name string, srcPort uint16) link.Link {
 	if active(cfg.SendFault) || active(cfg.RecvFault) {
 		var c linkfault.Config
 		if cfg.SendFault != nil {
@@ -100,10 +136,12 @@ func (p *port) decorate(l link.Link, cfg *Config, name string, srcPort uint16) l
 		if cfg.RecvFault != nil {
 			c.Recv = *cfg.RecvFault
 		}
+		c.Send.Seed += uint64(unit) << 32
+		c.Recv.Seed += uint64(unit) << 32
 		l = linkfault.New(l, c)
 	}
 	if p.file != nil {
-		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + name, SrcPort: srcPort})
+		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + unitName(name, unit, cfg.Units), SrcPort: srcPort})
 	}
 	return l
 }

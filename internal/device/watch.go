@@ -38,7 +38,7 @@ func (d *Device) startWatch() {
 		w.slots[g.GID] = g.Index
 	}
 	chosen := len(d.cfg.Addrs) > 0 || d.cfg.Interface != ""
-	w.grows = !chosen
+	w.grows = !chosen && !d.cfg.plain()
 	d.state.Store(&portState{gids: d.port.gids, active: true})
 	fixed := !slices.ContainsFunc(d.port.entries, func(e netdev.Entry) bool { return !e.Loopback })
 	if d.cfg.Local || chosen && fixed {

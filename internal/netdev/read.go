@@ -19,6 +19,9 @@ func readPlain() ([]iface, error) {
 			up: i.Flags&net.FlagUp != 0, loopback: i.Flags&net.FlagLoopback != 0, metric: noDefault,
 			running: i.Flags&net.FlagRunning != 0,
 		}
+		if f.mtu < 0 { // Windows' loopback has no limit
+			f.mtu = 1 << 16
+		}
 		addrs, err := i.Addrs()
 		if err != nil {
 			return nil, err

@@ -88,6 +88,8 @@ type Options struct {
 	Members    int        // of it, at each receiving NIC
 	OwnMembers int        // of it, at the sending NIC
 	Progress   *Progress
+	// PlainSockets: see device.Config.
+	PlainSockets bool
 
 	near netip.Addr // own address of the connection between client and server
 
@@ -259,7 +261,7 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 	if err != nil {
 		return device.Config{}, err
 	}
-	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
+	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, PlainSockets: o.PlainSockets, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
 		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
 		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
 	if o.DCQCN {

@@ -67,6 +67,9 @@ func (l *Link) Recv(pkts []link.Packet) (int, error) {
 	return n, err
 }
 
+// Notify implements link.Notifier.
+func (l *Link) Notify(f func()) bool { return link.Notify(l.Link, f) }
+
 // Close closes the link inside and writes out what is buffered. An error of
 // the file is the file's to report, at its Close.
 func (l *Link) Close() error {

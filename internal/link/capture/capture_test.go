@@ -106,6 +106,49 @@ func TestFileSaysWhatWasCarried(t *testing.T) {
 	}
 }
 
+// Links of many units write one file at once, and links are added while others write: the file stays whole.
+func TestManyLinksOneFile(t *testing.T) {
+	var out bytes.Buffer
+	file := NewFile(&out)
+	const links, packets = 4, 200
+	var all sync.WaitGroup
+	for i := range links {
+		all.Go(func() {
+			l := New(pipe.Loop(pipe.Config{}), file, Config{Name: fmt.Sprint("unit ", i), Clock: clock()})
+			for range packets {
+				_, _ = l.Send([]link.Packet{sendOnly(path4, roce.PSN(i), hello), sendOnly(path6, roce.PSN(i), hello6)})
+				_, _ = l.Recv(make([]link.Packet, 2))
+			}
+			l.Close()
+		})
+	}
+	all.Wait()
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, blocks := readBlocks(t, out.Bytes())
+	seen := map[string]int{}
+	for _, b := range blocks {
+		if int(b.iface) >= len(names) {
+			t.Fatalf("a packet of interface %d, which is not described before it", b.iface)
+		}
+		seen[names[b.iface]]++
+		if at := etherSize + roce.IPv4HeaderSize + roce.UDPHeaderSize; b.frame[12] == 8 {
+			if unit := fmt.Sprint("unit ", uint32(roce.BTH(b.frame[at:]).PSN())); names[b.iface] != unit {
+				t.Errorf("a packet of %q is recorded as of %q", unit, names[b.iface])
+			}
+		}
+	}
+	for name, n := range seen {
+		if n != 4*packets {
+			t.Errorf("%s: %d packets, want %d", name, n, 4*packets)
+		}
+	}
+	if len(seen) != links {
+		t.Errorf("packets of %d links, want %d", len(seen), links)
+	}
+}
+
 type block struct {
 	iface uint32
 	nanos int64

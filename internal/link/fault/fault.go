@@ -70,6 +70,9 @@ func (l *Link) Injected() (send, recv fault.Counters) {
 	return send, recv
 }
 
+// Notify implements link.Notifier: of what comes from inside. What waits here, NextDelayed tells.
+func (l *Link) Notify(f func()) bool { return link.Notify(l.inner, f) }
+
 // Send implements link.Link. A batch with holes still goes down in one call.
 func (l *Link) Send(pkts []link.Packet) (int, error) {
 	if l.out.injector == nil {

@@ -137,14 +137,6 @@ func (l *Link) complete(i int, run []link.Packet, sock *socket, bytes int) {
 	s.msgs.setControl(i, &s.path, source, leave, segment)
 }
 
-// invert inverts the bit of p that Corrupt names; doing it twice undoes it.
-func invert(p *link.Packet) {
-	bit := p.Corrupt - 1
-	if at := int(bit / 8); at < len(p.Data) {
-		p.Data[at] ^= 1 << (bit % 8)
-	}
-}
-
 // sendGroups sends the n messages built. next is the first packet that was
 // not accepted; full, that the socket takes no more for now.
 func (l *Link) sendGroups(sock *socket, pkts []link.Packet, n int) (next int, full bool, err error) {

@@ -5,7 +5,7 @@
 // there is known for the one kind of socket used here (unconnected, DF by MTU
 // discovery): segment i of a segmented send carries i, anything else 0.
 // Received packets have their identification recovered from the ICRC, see
-// identification.go.
+// identification.go. Other systems have Plain alone, see plain.go.
 //
 // The UDP source port on the wire is always the socket's own, 4791: an
 // unconnected socket cannot send from another one, whatever Path.SrcPort
@@ -15,7 +15,9 @@ package udp
 
 import (
 	"net/netip"
+	"sync/atomic"
 
+	"rnic/internal/link"
 	"rnic/internal/roce"
 )
 
@@ -53,6 +55,10 @@ type Config struct {
 	// system would not find it out. May be nil.
 	Interfaces map[netip.Addr]int
 
+	// Optional leaves out an address that cannot be bound because it is not
+	// there (yet), while others can. Of Plain only.
+	Optional bool
+
 	// KeepSocketBuffers leaves socket buffers at the system's default
 	// instead of asking for 4 MiB.
 	KeepSocketBuffers bool
@@ -79,4 +85,31 @@ type Features struct {
 	Segment bool // UDP_SEGMENT on sending
 	GRO     bool // UDP_GRO on receiving
 	Mmsg    bool // several messages a call
+}
+
+type counters struct {
+	sent, received           atomic.Uint64
+	sentBytes, receivedBytes atomic.Uint64
+	badICRC, malformed       atomic.Uint64
+	sendErrors, drops        atomic.Uint64
+}
+
+func (c *counters) stats() link.Stats {
+	return link.Stats{
+		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(),
+		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(),
+		BadICRC: c.badICRC.Load(), Malformed: c.malformed.Load(), SendErrors: c.sendErrors.Load(),
+		SocketDrops: c.drops.Load(),
+	}
+}
+
+// minPacket is the shortest datagram that can be a packet.
+const minPacket = link.MinPacketSize + roce.ICRCSize
+
+// invert inverts the bit of p that Corrupt names; doing it twice undoes it.
+func invert(p *link.Packet) {
+	bit := p.Corrupt - 1
+	if at := int(bit / 8); at < len(p.Data) {
+		p.Data[at] ^= 1 << (bit % 8)
+	}
 }

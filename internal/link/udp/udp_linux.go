@@ -6,13 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"rnic/internal/link"
-	"rnic/internal/roce"
 )
+
+// OnlyPlain tells that Plain is the only Link here.
+const OnlyPlain = false
 
 // Link is a link.Link over one or several UDP sockets.
 type Link struct {
@@ -35,13 +36,6 @@ type Link struct {
 	mu           sync.Mutex
 	closed       bool      // guards the descriptors against Stats
 	groupSockets []*socket // likewise
-}
-
-type counters struct {
-	sent, received           atomic.Uint64
-	sentBytes, receivedBytes atomic.Uint64
-	badICRC, malformed       atomic.Uint64
-	sendErrors               atomic.Uint64
 }
 
 var _ link.Link = (*Link)(nil)
@@ -142,12 +136,7 @@ func (l *Link) SetNow(int64) {}
 
 // Stats returns the counters. SocketDrops are those of the open sockets.
 func (l *Link) Stats() link.Stats {
-	c := &l.counters
-	s := link.Stats{
-		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(),
-		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(),
-		BadICRC: c.badICRC.Load(), Malformed: c.malformed.Load(), SendErrors: c.sendErrors.Load(),
-	}
+	s := l.counters.stats()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
@@ -212,6 +201,3 @@ func (l *Link) socketFor(src netip.Addr) *socket {
 	}
 	return any
 }
-
-// minPacket is the shortest datagram that can be a packet.
-const minPacket = link.MinPacketSize + roce.ICRCSize

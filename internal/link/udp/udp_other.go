@@ -2,48 +2,37 @@
 
 package udp
 
-import (
-	"errors"
-	"net/netip"
-	"runtime"
+// OnlyPlain tells that Plain is the only Link here, so that a NIC of all addresses names them.
+const OnlyPlain = true
 
-	"rnic/internal/link"
+// Link and Group are the plain ones here.
+type (
+	Link  = Plain
+	Group = PlainGroup
 )
 
-// Link exists here so that the tree compiles; Open makes none. What other
-// systems put into the IPv4 identification, which the ICRC covers, has to be
-// found out first.
-type Link struct{}
-
-var _ link.Link = (*Link)(nil)
-
-// Open fails with an error that is errors.ErrUnsupported.
-func Open(Config) (*Link, error) {
-	return nil, &link.Error{Op: "open", Link: "udp", Err: errors.ErrUnsupported,
-		Hint: "UDP sockets carry RoCEv2 on Linux only, this is " + runtime.GOOS}
+// Open is OpenPlain with one link.
+func Open(cfg Config) (*Link, error) {
+	g, err := OpenPlain(cfg, 1)
+	if err != nil {
+		return nil, err
+	}
+	return g.Links()[0], nil
 }
 
-// Group is a Link for each unit.
-type Group struct{}
+// OpenGroup is OpenPlain.
+func OpenGroup(cfg Config, n int) (*Group, error) { return OpenPlain(cfg, n) }
 
-// OpenGroup fails like Open.
-func OpenGroup(cfg Config, _ int) (*Group, error) {
-	_, err := Open(cfg)
-	return nil, err
+// bell is nothing: Notify tells.
+type bell struct{}
+
+func newBell() (bell, error) { return bell{}, nil }
+func (bell) ring()           {}
+func (bell) clear()          {}
+func (bell) fds() []int      { return nil }
+func (bell) close()          {}
+
+// portHolder says what to do when a UDP port is taken.
+func portHolder(uint16) string {
+	return "another NIC or program has it: stop it, or give each NIC its own address"
 }
-
-func (*Group) Links() []*Link             { return nil }
-func (*Group) Steer(map[uint32]int) error { return errors.ErrUnsupported }
-
-// Join and Leave are for links that exist.
-func (*Link) Join(netip.Addr, []int) error    { return errors.ErrUnsupported }
-func (*Link) Leave(netip.Addr)                {}
-func (*Link) ReceiveBuffer() int              { return 0 }
-func (*Link) Features() Features              { return Features{} }
-func (*Link) Send([]link.Packet) (int, error) { return 0, errors.ErrUnsupported }
-func (*Link) Recv([]link.Packet) (int, error) { return 0, errors.ErrUnsupported }
-func (*Link) FDs() []int                      { return nil }
-func (*Link) NextDelayed() int64              { return 0 }
-func (*Link) SetNow(int64)                    {}
-func (*Link) Stats() link.Stats               { return link.Stats{} }
-func (*Link) Close() error                    { return nil }
