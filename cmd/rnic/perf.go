@@ -20,32 +20,32 @@ type PerfCmd struct {
 
 	Transport  string        `short:"c" default:"RC" help:"Transport: RC, UC (write and send), UD (send), or XRC (not write-lat and send-lat)."`
 	Loopback   bool          `help:"Measure between two NICs in this process, over UDP on loopback."`
-	Size       int           `short:"s" default:"-1" help:"Message size in bytes (default 65536, latency 8, send-bw over UD 1024)."`
+	Size       int           `short:"s" default:"-1" placeholder:"BYTES" help:"Message size in bytes (default 65536, latency 8, send-bw over UD 1024)."`
 	All        bool          `short:"a" help:"All sizes from 2 bytes to 8 MiB (UD: to the MTU)."`
-	Iterations int           `short:"n" default:"-1" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
-	Duration   time.Duration `short:"D" help:"Run for so long instead, for example 10s."`
-	Depth      int           `short:"t" default:"-1" help:"Work requests in flight of each queue pair (default 32, fewer with many queue pairs)."`
-	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs."`
-	MTU        int           `short:"m" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
-	IPv4       bool          `short:"4" help:"Use IPv4 (default: as the connection to the server, if the NIC has its address, else IPv4)."`
-	IPv6       bool          `short:"6" help:"Use IPv6."`
-	GIDIndex   int           `short:"x" default:"-1" help:"Index of the own GID (default: that of the connection to the server, else the first of the family)."`
-	Inline     int           `short:"I" default:"-1" help:"Send up to so many bytes inline (default: latency 220, bandwidth 0)."`
+	Iterations int           `short:"n" default:"-1" placeholder:"N" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
+	Duration   time.Duration `short:"D" placeholder:"TIME" help:"Run for so long instead, for example 10s."`
+	Depth      int           `short:"t" default:"-1" placeholder:"N" help:"Work requests in flight of each queue pair, to 8192, with -bw (default 32, fewer with many queue pairs)."`
+	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs, to 10000, with -bw."`
+	MTU        int           `short:"m" placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
+	IPv4       bool          `short:"4" name:"ipv4" help:"Use IPv4 (default: as the connection to the server, if the NIC has its address, else IPv4)."`
+	IPv6       bool          `short:"6" name:"ipv6" help:"Use IPv6."`
+	GIDIndex   int           `short:"x" default:"-1" placeholder:"N" help:"Index of the own GID (default: that of the connection to the server, else the first of the family)."`
+	Inline     int           `short:"I" default:"-1" placeholder:"BYTES" help:"Send up to so many bytes inline, to 512 (default: latency 220, bandwidth 0)."`
 	Addr       []netip.Addr  `help:"Own address of the NIC (default: all; loopback: 127.0.0.1 and 127.0.0.2). Repeatable."`
-	Interface  string        `help:"Use the addresses of this interface."`
+	Interface  string        `placeholder:"NAME" help:"Use the addresses of this interface."`
 	Port       int           `short:"p" default:"18515" help:"TCP port of the exchange between client and server."`
 	Check      bool          `help:"Verify the contents of every message (without: of the last ones)."`
 	Memory     string        `enum:"own,process" default:"own" help:"Where the target buffer lives: own, or process (a child process; with write-bw --loopback)."`
-	Fault      []string      `sep:"none" help:"Faults to inject, for example drop=1%,seed=7; send: or recv: before it chooses the direction (default send). Repeatable."`
-	Capture    string        `type:"path" help:"Write all packets to this pcapng file."`
+	Fault      []string      `sep:"none" placeholder:"SPEC" help:"Faults to inject, for example drop=1%,seed=7; send: or recv: before it chooses the direction (default send). Repeatable."`
+	Capture    string        `type:"path" placeholder:"FILE" help:"Write all packets to this pcapng file."`
 	JSON       bool          `help:"Print one JSON object a measurement."`
-	Rate       string        `help:"Limit of what each side sends, of all queue pairs together: messages (10000/s) or bytes (100MB/s, 1GiB/s) a second."`
+	Rate       string        `placeholder:"RATE" help:"With -bw: limit of what each side sends, of all queue pairs together: messages (10000/s) or bytes (100MB/s, 1GiB/s) a second."`
 	Both       bool          `name:"bidirectional" help:"Both sides send; the figure is the sum (write-bw, read-bw, send-bw)."`
 	SRQ        bool          `name:"srq" help:"All queue pairs of a side take their receives from one shared receive queue (send-bw and send-lat)."`
-	Multicast  netip.Addr    `help:"Send to this multicast group, IPv4 or IPv6 (send-bw and send-lat with -c UD). The result counts what each member lost."`
+	Multicast  netip.Addr    `placeholder:"GROUP" help:"Send to this multicast group, IPv4 or IPv6 (send-bw and send-lat with -c UD). The result counts what each member lost."`
 	Members    int           `short:"g" default:"1" help:"With --multicast: queue pairs of each receiving NIC that are members of the group."`
-	OwnMembers int           `help:"With --multicast: queue pairs of the sending NIC that are members, too."`
-	Histogram  bool          `help:"Print the distribution of the latency; with --json its buckets."`
+	OwnMembers int           `placeholder:"N" help:"With --multicast: queue pairs of the sending NIC that are members, too."`
+	Histogram  bool          `help:"With -lat: print the distribution of the latency; with --json its buckets."`
 	Progress   bool          `help:"Write a line a second on standard error (default: if it is a terminal)."`
 	Counters   bool          `help:"Print the counters of the NICs on standard error at the end."`
 	Stages     bool          `help:"Say where the latency lies, from posting to seeing the completion (write-lat and send-lat, with --loopback)."`
@@ -55,7 +55,20 @@ type PerfCmd struct {
 	Plain      bool          `name:"plain-sockets" help:"Use the network as on other systems than Linux: a socket for each address, a system call for each packet."`
 	NoResend   bool          `name:"no-early-resend" help:"Leave lost packets to NAKs and the local ACK timer."`
 	CPUProfile string        `name:"cpuprofile" hidden:"" type:"path" help:"Write a profile of the processor's time, for go tool pprof."`
-	Buffer     int           `name:"socket-buffer" help:"Receive socket buffer in bytes (default: as much as allowed)."`
+	Buffer     int           `name:"socket-buffer" placeholder:"BYTES" help:"Receive socket buffer in bytes (default: as much as allowed)."`
+}
+
+// Help is what kong prints below the list of the options' short form.
+func (*PerfCmd) Help() string {
+	return `Without --loopback, the server is started first, then the client, with the server's address; the client's options hold for both.
+
+Examples:
+  rnic perf write-bw --loopback                     two NICs in this process
+  rnic perf write-bw                                the server
+  rnic perf write-bw 192.0.2.1 -q 100 -D 10s        its client: 100 queue pairs, 10 seconds
+  rnic perf send-lat 192.0.2.1 -c ud --histogram    latency of datagrams
+  rnic perf send-bw 192.0.2.1 192.0.2.2 -c ud --multicast 239.1.2.3 --check
+                                                    two servers, members of a group`
 }
 
 // Run is called by kong.
@@ -131,6 +144,8 @@ func (c *PerfCmd) conflict() error {
 		return errors.New("-n and -D exclude each other")
 	case c.All && c.Size != -1:
 		return errors.New("-a and -s exclude each other")
+	case c.Depth > 1 && strings.HasSuffix(c.Operation, "-lat"):
+		return fmt.Errorf("-t %d goes with -bw: %s has one message in flight", c.Depth, c.Operation)
 	case c.Depth == 0 || c.Depth < -1:
 		return fmt.Errorf("depth %d: 1 to 8192 are possible", c.Depth)
 	}

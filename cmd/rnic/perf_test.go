@@ -329,6 +329,13 @@ func TestPerfBadArguments(t *testing.T) {
 		{"write-bw", "server", "--loopback"},
 		{"write-bw", "server", "more"},
 		{"atomic-bw", "--loopback", "-s", "4"},
+		{"write-lat", "--loopback", "-q", "2"},
+		{"write-lat", "--loopback", "-t", "2"},
+		{"read-lat", "--loopback", "-I", "8"},
+		{"send-bw", "--loopback", "--multicast", "239.1.2.3"},
+		{"send-bw", "--loopback", "-c", "ud", "--multicast", "127.0.0.1"},
+		{"send-bw", "--loopback", "-c", "ud", "--multicast", "group"},
+		{"send-bw", "--loopback", "-g", "2"},
 		loopback("write-bw", "-x", "99")[1:],
 	} {
 		args = append([]string{"perf"}, args...)

@@ -40,8 +40,6 @@ func (o *Options) checkMulticast() error {
 		return usage("--multicast %s: it is of the other IP version", g)
 	case o.Both || o.SRQ || o.Stages:
 		return usage("--multicast goes without --bidirectional, --srq and --stages")
-	case o.Kind.Latency && o.QueuePairs != 1:
-		return usage("--multicast: send-lat has one queue pair that sends: choose the receivers by --members")
 	case o.Members < 0 || o.Members > maxMembers || o.OwnMembers < 0 || o.OwnMembers > maxMembers:
 		return usage("--members %d, --own-members %d: 0 to %d are possible", o.Members, o.OwnMembers, maxMembers)
 	case o.Members == 0 && (!o.Loopback || o.OwnMembers == 0):

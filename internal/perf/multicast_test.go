@@ -12,13 +12,14 @@ import (
 
 var testGroup = netip.MustParseAddr("239.47.91.77")
 
-// apart gives a run addresses and a group that no other run of this test uses, so that they can run at the same time.
-func apart(o *Options, n int) {
-	for i := range o.Addrs {
-		a := o.Addrs[i].As4()
-		o.Addrs[i] = netip.AddrFrom4([4]byte{127, 140 + byte(n), a[2], a[3]})
+// apart are two addresses that no other run of these tests uses, so that runs can go on at the same time.
+func apart(own []netip.Addr, n int) (addrs []netip.Addr) {
+	for _, a := range own {
+		b := a.As4()
+		b[1] = 20 + byte(n) // loopback has 180 and more, those of the tests of the command 212 and more
+		addrs = append(addrs, netip.AddrFrom4(b))
 	}
-	o.Group = netip.AddrFrom4([4]byte{239, 47, 92, byte(n)})
+	return addrs
 }
 
 // group is options of a run with a group.
@@ -64,7 +65,7 @@ func TestMulticast(t *testing.T) {
 				continue
 			}
 			o := group(t, latency, change)
-			apart(o, runs)
+			o.Addrs, o.Group = apart(o.Addrs, runs), netip.AddrFrom4([4]byte{239, 47, 92, byte(runs)})
 			runs++
 			t.Run(o.Kind.String()+", "+what, func(t *testing.T) {
 				t.Parallel() // most of the time is waiting

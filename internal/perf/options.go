@@ -136,6 +136,10 @@ func (o *Options) Validate() error {
 		return usage("depth %d: 1 to 8192 are possible", o.Depth)
 	case o.QueuePairs < 1 || o.QueuePairs > 10000:
 		return usage("%d queue pairs: 1 to 10000 are possible", o.QueuePairs)
+	case o.Inline > 0 && (o.Kind.Verb == "read" || o.Kind.Verb == "atomic"):
+		return usage("inline %d goes with write and send: what a request of %s carries lies in memory", o.Inline, o.Kind)
+	case o.QueuePairs > 1 && o.Kind.Latency:
+		return usage("%d queue pairs go with -bw: %s has one message in flight", o.QueuePairs, o.Kind)
 	case o.Inline > 512:
 		return usage("inline %d: at most 512 bytes are possible", o.Inline)
 	case o.TCPPort < 0 || o.TCPPort > 65535:

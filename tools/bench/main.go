@@ -86,10 +86,10 @@ func (r *results) measure(o options, pattern *regexp.Regexp) (rounds int) {
 				continue
 			}
 			figures, err := c.once()
-			if err != nil {
-				fmt.Fprintf(os.Stderr, "%s: %v; trying again\n", c.name, err)
-				time.Sleep(time.Second)
-				figures, err = c.once() // something else may have held the port
+			for tries := 0; err != nil && strings.Contains(err.Error(), "address already in use") && tries < 5; tries++ {
+				fmt.Fprintf(os.Stderr, "%s: something else holds UDP port 4791; trying again\n", c.name)
+				time.Sleep(2 * time.Second)
+				figures, err = c.once()
 			}
 			r.add(c, rounds, figures, err)
 		}
