@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net/netip"
@@ -230,5 +231,26 @@ func TestSteeringPrograms(t *testing.T) {
 	}
 	if err := g.Steer(many); err != nil {
 		t.Errorf("with little memory for programs: %v", err)
+	}
+}
+
+// The message names who is in the way, not another NIC at another address.
+func TestHolderIsOfTheAddress(t *testing.T) {
+	for _, c := range []struct {
+		local string
+		addr  string
+		want  bool
+	}{
+		{"0100007F:12B7", "127.0.0.1", true}, {"0200007F:12B7", "127.0.0.1", false}, {"0100007F:12B8", "127.0.0.1", false},
+		{"00000000:12B7", "127.0.0.1", true}, {"0200007F:12B7", "0.0.0.0", true},
+		{"000000FD000000000000000001000000:12B7", "fd00::1", true}, {"000000FD000000000000000002000000:12B7", "fd00::1", false},
+		{"00000000000000000000000000000000:12B7", "127.0.0.1", true}, {"", "fd00::1", false},
+	} {
+		if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+			t.Skip("the table is written here as little-endian machines do")
+		}
+		if got := conflicts(c.local, netip.MustParseAddr(c.addr), roce.Port); got != c.want {
+			t.Errorf("%s in the way of %s: %v", c.local, c.addr, got)
+		}
 	}
 }

@@ -126,7 +126,7 @@ func openPlain(addr netip.Addr, cfg *Config) (*plainSocket, error) {
 		e := &link.Error{Op: "open", Link: "udp " + at.String(), Err: plainError(err)}
 		switch {
 		case errors.Is(e, syscall.EADDRINUSE):
-			e.Hint = portHolder(cfg.port())
+			e.Hint = portHolder(addr, cfg.port())
 		case errors.Is(e, syscall.EADDRNOTAVAIL):
 			e.Hint = "no interface of this machine has the address"
 			if addr.IsLoopback() && (runtime.GOOS == "darwin" || runtime.GOOS == "freebsd") {

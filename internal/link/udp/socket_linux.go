@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"os"
@@ -140,21 +141,21 @@ func (s *socket) bind(port uint16) error {
 	e := &link.Error{Op: "open", Link: "udp " + netip.AddrPortFrom(s.addr, port).String(), Err: os.NewSyscallError("bind", err)}
 	switch err {
 	case unix.EADDRINUSE:
-		e.Hint = portHolder(port)
+		e.Hint = portHolder(s.addr, port)
 	case unix.EADDRNOTAVAIL:
 		e.Hint = "no interface of this machine has the address"
 	}
 	return e
 }
 
-// portHolder says who seems to hold a UDP port, for an error message.
-func portHolder(port uint16) string {
+// portHolder says who seems to hold a UDP port of an address, for an error message.
+func portHolder(addr netip.Addr, port uint16) string {
 	inodes := map[string]bool{}
 	for _, table := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
 		text, _ := os.ReadFile(table)
 		for line := range strings.Lines(string(text)) {
 			f := strings.Fields(line) // sl local_address ... inode is the 10th
-			if len(f) >= 10 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			if len(f) >= 10 && conflicts(f[1], addr, port) {
 				inodes["socket:["+f[9]+"]"] = true
 			}
 		}
@@ -176,4 +177,18 @@ func portHolder(port uint16) string {
 		}
 	}
 	return "held by another NIC of another user, or by the kernel's Soft-RoCE (rmmod rdma_rxe)"
+}
+
+// conflicts tells whether a socket bound to local, as the system's table writes it (words of the address in the byte order of the
+// machine, and the port), is in the way of one at addr. Addresses that are all of the machine are zeros.
+func conflicts(local string, addr netip.Addr, port uint16) bool {
+	host, number, _ := strings.Cut(local, ":")
+	if number != fmt.Sprintf("%04X", port) {
+		return false
+	}
+	var own strings.Builder
+	for b := addr.AsSlice(); len(b) >= 4; b = b[4:] {
+		fmt.Fprintf(&own, "%08X", binary.NativeEndian.Uint32(b))
+	}
+	return addr.IsUnspecified() || strings.Trim(host, "0") == "" || host == own.String()
 }

@@ -2,6 +2,8 @@
 
 package udp
 
+import "net/netip"
+
 // OnlyPlain tells that Plain is the only Link here, so that a NIC of all addresses names them.
 const OnlyPlain = true
 
@@ -33,6 +35,6 @@ func (bell) fds() []int      { return nil }
 func (bell) close()          {}
 
 // portHolder says what to do when a UDP port is taken.
-func portHolder(uint16) string {
+func portHolder(netip.Addr, uint16) string {
 	return "another NIC or program has it: stop it, or give each NIC its own address"
 }
