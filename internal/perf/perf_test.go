@@ -211,6 +211,7 @@ func TestBadOptions(t *testing.T) {
 		"interface and address":  {Kind: write, QueuePairs: 1, Interface: "lo", Addrs: loopback()},
 		"all sizes of atomics":   {Kind: Kind{"atomic", false}, Size: 8, QueuePairs: 1, AllSizes: true},
 		"transport":              {Kind: write, QueuePairs: 1, Transport: "UX"},
+		"selective over XRC":     {Kind: write, QueuePairs: 1, Transport: "XRC", Resend: ResendSelective},
 		"read over UC":           {Kind: Kind{"read", false}, QueuePairs: 1, Transport: "UC"},
 		"atomic over UC":         {Kind: Kind{"atomic", true}, QueuePairs: 1, Transport: "UC"},
 		"checked write over UC":  {Kind: write, QueuePairs: 1, Transport: "UC", Check: true},
