@@ -409,4 +409,6 @@ const (
 	PlantedLonely      // many units: what waits for all units to stand still waits for ever
 	PlantedKeptAhead   // selective repeat: a packet that was kept is executed before the missing one
 	PlantedSackAcks    // selective repeat: what the peer has behind a gap counts as acknowledged
+	PlantedEarlyAnswer // selective repeat: a response behind a gap is taken for the missing one
+	PlantedKeptReused  // selective repeat: a kept packet's buffer is used again before its bytes are placed
 )

@@ -136,6 +136,11 @@ func (t *transport) take(k *kept, psn roce.PSN) *keptPacket {
 	s := k.slots[psn%span]
 	k.slots[psn%span] = nil
 	k.count--
+	if t.planted == PlantedKeptReused {
+		t.keptInUse--
+		t.freeKept = append(t.freeKept, s)
+		return s
+	}
 	t.usedKept = append(t.usedKept, s)
 	return s
 }
@@ -332,6 +337,10 @@ func (q *QP) keepResponse(now int64, p *roce.Packet, psn roce.PSN) bool {
 	r, s := &q.req, &q.sel
 	if !psn.After(r.una) || q.acknowledge(psn) {
 		return false
+	}
+	if q.nic.planted == PlantedEarlyAnswer {
+		q.receiveResponseInOrder(now, p, r.una)
+		return true
 	}
 	s.acked = later(s.acked, psn, r.una)
 	if q.nic.transport.keep(&s.responses, r.una, psn, p.Data) {

@@ -30,6 +30,7 @@ type transport struct {
 
 	freeKept, usedKept []*keptPacket // see selective.go
 	keptInUse          int
+	planted            Planted
 	pace               PacePolicy
 
 	unacknowledged int   // UD and UC packets in the batch being sent
@@ -41,7 +42,7 @@ func (t *transport) init(n *NIC) {
 	t.peers = make(map[peerKey]*peer)
 	t.windows = newAIMD(n.policy.Window)
 	t.rates = newRates(&n.policy)
-	t.resend = goBackN{}
+	t.resend, t.planted = goBackN{}, n.planted
 	t.pace = n.policy.Pace.withDefaults()
 	t.scratch = make([]byte, 0, scratchSize)
 }

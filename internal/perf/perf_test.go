@@ -106,7 +106,7 @@ func TestEveryOperation(t *testing.T) {
 func testResult(t *testing.T, what string, o *Options, r map[string]any) {
 	t.Helper()
 	want := []string{"bytes_per_second", "errors", "iterations", "latency_ns", "messages_per_second", "mtu_bytes", "operation",
-		"queue_pairs", "retransmitted_packets", "size_bytes", "timeouts", "transport"}
+		"queue_pairs", "resend", "retransmitted_packets", "size_bytes", "timeouts", "transport"}
 	if d := cmp.Diff(want, keys(r)); d != "" {
 		t.Errorf("%s: fields (-want +got):\n%s", what, d)
 	}

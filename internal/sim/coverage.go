@@ -63,7 +63,7 @@ var operationTable, byOpcode = func() (table []operation, by [256]Operation) {
 			continue
 		}
 		o := operation{name: operationName(info), transport: info.Transport, response: !info.Request && info.Kind != roce.KindCNP}
-		if info.Kind == roce.KindCNP {
+		if info.Kind == roce.KindCNP || info.Kind == roce.KindSelectiveAck {
 			o.transport = roce.TransportRC
 		}
 		if known[o.name] == 0 {
@@ -91,8 +91,11 @@ var (
 )
 
 func operationName(info *roce.OpInfo) string {
-	if info.Kind == roce.KindCNP {
+	switch info.Kind {
+	case roce.KindCNP:
 		return "RC CNP"
+	case roce.KindSelectiveAck:
+		return "RC selective ACK"
 	}
 	name := transportNames[info.Transport] + " " + kindNames[info.Kind]
 	switch {

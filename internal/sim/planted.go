@@ -46,6 +46,8 @@ var plantedNames = map[string]nic.Planted{
 	"near-overflow":          nic.PlantedOverrunNear,
 	"kept-ahead":             nic.PlantedKeptAhead,
 	"sack-acks":              nic.PlantedSackAcks,
+	"early-answer":           nic.PlantedEarlyAnswer,
+	"kept-reused":            nic.PlantedKeptReused,
 	"lonely-forever":         nic.PlantedLonely,
 }
 

@@ -91,7 +91,8 @@ func (s *scale) round() (t []Tick) {
 	}
 	step := s.step()
 	for i := math.Ceil(s.min/step - 1e-9); i*step <= s.max+step/1000; i++ {
-		t = append(t, Tick{i * step, fmt.Sprintf("%.10g", i*step)})
+		at := i*step + 0 // never -0
+		t = append(t, Tick{at, fmt.Sprintf("%.10g", at)})
 	}
 	return t
 }
