@@ -85,7 +85,8 @@ func TestMatrix(t *testing.T) {
 					o.Addrs = <-pairs
 					defer func() { pairs <- o.Addrs }()
 					for _, r := range runJSON(t, o) {
-						if r["iterations"] != float64(o.Iterations*o.QueuePairs*o.directions()) || r["errors"] != 0. || r["transport"] != transport {
+						want := float64(o.Iterations * o.QueuePairs * o.directions())
+						if n := r["iterations"].(float64); n != want && !(o.multicast() && kind.Latency && n > 0 && n < want) || // a round may be too late for its limit r["errors"] != 0. || r["transport"] != transport {
 							t.Errorf("%v", r)
 						}
 					}
