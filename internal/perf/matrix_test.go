@@ -86,7 +86,9 @@ func TestMatrix(t *testing.T) {
 					defer func() { pairs <- o.Addrs }()
 					for _, r := range runJSON(t, o) {
 						want := float64(o.Iterations * o.QueuePairs * o.directions())
-						if n := r["iterations"].(float64); n != want && !(o.multicast() && kind.Latency && n > 0 && n < want) || // a round may be too late for its limit r["errors"] != 0. || r["transport"] != transport {
+						n := r["iterations"].(float64)
+						late := o.multicast() && kind.Latency && n > 0 && n < want // than a round waits for: the machine may be busy
+						if n != want && !late || r["errors"] != 0. || r["transport"] != transport {
 							t.Errorf("%v", r)
 						}
 					}
