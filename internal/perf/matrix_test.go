@@ -85,7 +85,10 @@ func TestMatrix(t *testing.T) {
 					o.Addrs = <-pairs
 					defer func() { pairs <- o.Addrs }()
 					for _, r := range runJSON(t, o) {
-						if r["iterations"] != float64(o.Iterations*o.QueuePairs*o.directions()) || r["errors"] != 0. || r["transport"] != transport {
+						want := float64(o.Iterations * o.QueuePairs * o.directions())
+						n := r["iterations"].(float64)
+						late := o.multicast() && kind.Latency && n > 0 && n < want // than a round waits for: the machine may be busy
+						if n != want && !late || r["errors"] != 0. || r["transport"] != transport {
 							t.Errorf("%v", r)
 						}
 					}

@@ -9,7 +9,9 @@ import (
 func TestXRC(t *testing.T) {
 	for _, kind := range []Kind{{"write", false}, {"read", false}, {"send", false}, {"atomic", false}, {"read", true}, {"atomic", true}} {
 		for _, faults := range [][]string{nil, {"drop=1%,dup=1%,seed=7"}} {
-			o := options(t, kind, func(o *Options) { o.Transport, o.QueuePairs, o.Faults = "XRC", 3, faults })
+			o := options(t, kind, func(o *Options) {
+				o.Transport, o.QueuePairs, o.Faults = "XRC", map[bool]int{false: 3, true: 1}[kind.Latency], faults
+			})
 			r := runJSON(t, o)[0]
 			if r["transport"] != "XRC" || r["errors"] != 0. || !kind.Latency && r["iterations"] != float64(o.Iterations*o.QueuePairs) {
 				t.Errorf("%v: %v", kind, r)

@@ -90,6 +90,9 @@ func TestDocument(t *testing.T) {
 		}
 		r.load("0.1 0.2 0.3")
 	}
+	if !r.complete() || newResults().complete() {
+		t.Error("three rounds of everything are not complete, or nothing is")
+	}
 	name := filepath.Join(t.TempDir(), "performance.md")
 	before, after := "# Text\n\n"+beginMarker+"\n", endMarker+"\nmore\n"
 	if err := os.WriteFile(name, []byte(before+"old"+after), 0o644); err != nil {

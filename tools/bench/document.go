@@ -51,6 +51,9 @@ func (r *results) write(w io.Writer) {
 	rounds := len(r.loads)
 	fmt.Fprintf(w, "%s, %d processors, Linux %s, %s; %d rounds. Load averages (1, 5, 15 minutes) after each round: %s.\n",
 		processor(), runtime.NumCPU(), kernelRelease(), runtime.Version(), rounds, strings.Join(r.loads, "; "))
+	if n := len(r.errs); n > 0 {
+		fmt.Fprintf(w, "%d measurements failed and are left out.\n", n)
+	}
 	r.table(w, "Bandwidth in GB/s (10^9 bytes a second), one connection: median (lower to upper quartile)", gigabytes, bandwidthSizes)
 	r.table(w, "Latency in us, half a round trip: median of the rounds (lower to upper quartile)", microseconds, latencySizes)
 	r.single(w)

@@ -16,7 +16,7 @@ import (
 )
 
 // contenderTimeout is how long one run may take; a second or two is usual.
-const contenderTimeout = 90 * time.Second
+const contenderTimeout = 40 * time.Second
 
 // options are those of the command line.
 type options struct {
@@ -33,7 +33,7 @@ func main() {
 	flag.IntVar(&o.rounds, "runs", 7, "number of interleaved `rounds`")
 	flag.DurationVar(&o.limit, "limit", 10*time.Minute+30*time.Second, "begin no round that would end later than this")
 	flag.StringVar(&o.output, "o", "", "write the tables as markdown to this `file` too")
-	flag.StringVar(&o.document, "doc", "docs/performance.md", "put tables and plots between the markers of this `file`, if everything was measured in three rounds or more; empty: nowhere")
+	flag.StringVar(&o.document, "doc", "docs/performance.md", "put tables and plots between the markers of this `file`, if everything was measured three times or more; empty: nowhere")
 	flag.StringVar(&o.only, "only", "", "measure only contenders whose name matches this `pattern`")
 	flag.BoolVar(&o.strict, "strict", false, "end with status 1 if a target is missed")
 	flag.Parse()
@@ -53,7 +53,7 @@ func run(o options) error {
 		return fmt.Errorf("-only: %w", err)
 	}
 	results := newResults()
-	rounds := results.measure(o, pattern)
+	results.measure(o, pattern)
 	var b strings.Builder
 	results.write(&b)
 	fmt.Print(b.String())
@@ -62,14 +62,14 @@ func run(o options) error {
 			return err
 		}
 	}
-	if len(results.errs) > 0 {
-		return fmt.Errorf("%d of the measurements failed, the first: %w", len(results.errs), results.errs[0])
-	}
-	if o.document != "" && o.only == "" && rounds >= 3 {
+	if o.document != "" && results.complete() {
 		if err := results.document(o.document); err != nil {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "%s is written\n", o.document)
+	}
+	if len(results.errs) > 0 {
+		return fmt.Errorf("%d of the measurements failed, the first: %w", len(results.errs), results.errs[0])
 	}
 	if o.strict && results.missed() {
 		return errors.New("a target is missed")
@@ -77,10 +77,10 @@ func run(o options) error {
 	return nil
 }
 
-// measure measures round for round, and returns how many there were.
-func (r *results) measure(o options, pattern *regexp.Regexp) (rounds int) {
+// measure measures round for round.
+func (r *results) measure(o options, pattern *regexp.Regexp) {
 	begin := time.Now()
-	for rounds < o.rounds {
+	for rounds := 0; rounds < o.rounds; {
 		for _, c := range contenders() {
 			if !pattern.MatchString(c.name) {
 				continue
@@ -102,7 +102,6 @@ func (r *results) measure(o options, pattern *regexp.Regexp) (rounds int) {
 			break
 		}
 	}
-	return rounds
 }
 
 // once measures a contender once.

@@ -39,6 +39,18 @@ func (r *results) add(c contender, round int, figures []float64, err error) {
 	}
 }
 
+// complete tells whether every metric has figures of three rounds or more.
+func (r *results) complete() bool {
+	for _, c := range contenders() {
+		for _, m := range c.metrics {
+			if len(r.figures[m.name]) < 3 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 func (r *results) load(text string) { r.loads = append(r.loads, text) }
 
 // quartiles returns the lower quartile, the median and the upper quartile,
