@@ -3,6 +3,7 @@ package perf
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"rnic/verbs"
 )
@@ -46,6 +47,11 @@ func (o *Options) checkMulticast() error {
 		return usage("--members 0: only with --loopback and --own-members there is a receiver then")
 	case len(o.Servers) >= maxReceivers:
 		return usage("%d servers: at most %d are possible", len(o.Servers), maxReceivers-1)
+	}
+	for i, server := range o.Servers {
+		if slices.Contains(o.Servers[:i], server) {
+			return usage("server %s is named twice: it serves one client", server)
+		}
 	}
 	o.IPv6 = o.Group.Is6()
 	return nil
