@@ -138,11 +138,11 @@ func (p *Panel) draw(c canvas, y0, width float64) error {
 	}
 	xs, err := p.X.scale(p.values(func(s *Series) [][]float64 { return [][]float64{s.X} }), left, left+width)
 	if err != nil && p.Groups == nil {
-		return fmt.Errorf("X axis: %w", err)
+		return fmt.Errorf("axis X: %w", err)
 	}
 	ys, err := p.Y.scale(p.values(func(s *Series) [][]float64 { return [][]float64{s.Y, s.Low, s.High} }), inside+height, inside)
 	if err != nil {
-		return fmt.Errorf("Y axis: %w", err)
+		return fmt.Errorf("axis Y: %w", err)
 	}
 	c.text(left, y0+22, titleSize, start, ink, p.Title)
 	c.text(left, y0+42, normal, start, ink, p.Y.Label)
