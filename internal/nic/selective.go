@@ -284,10 +284,10 @@ func (q *QP) creditAhead(base roce.PSN, have [2]uint64) {
 	}
 }
 
-// credit counts a packet, or a packet of response, as in flight no longer.
+// credit counts a packet, or a packet of response, as in flight no longer. What is to be sent anew, after going back, is not in flight.
 func (q *QP) credit(psn roce.PSN) {
 	s := &q.sel
-	if d := roce.Diff(psn, q.req.una); d < 0 || d >= span || s.landed[psn%span/64]>>(psn%64)&1 != 0 {
+	if d := roce.Diff(psn, q.req.una); d < 0 || d >= span || !psn.Before(q.req.nxt) || s.landed[psn%span/64]>>(psn%64)&1 != 0 {
 		return
 	}
 	w := q.req.find(psn)

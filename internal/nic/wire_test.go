@@ -282,13 +282,14 @@ func (h *host) transmit() bool {
 
 func (w *wire) carry(from *host, p *TxPacket) {
 	data := p.Data[:len(p.Data)-roce.ICRCSize]
+	h := roce.BTH(data)
+	f := frame{at: w.now, from: from, op: h.Opcode(), psn: h.PSN(), data: data}
 	if !w.quiet {
-		b := roce.BTH(data)
-		f := frame{at: w.now, from: from, op: b.Opcode(), psn: b.PSN(), data: bytes.Clone(data)}
+		f.data = bytes.Clone(data)
 		w.log = append(w.log, f)
-		if w.drop != nil && w.drop(f) {
-			return
-		}
+	}
+	if w.drop != nil && w.drop(f) {
+		return
 	}
 	for _, h := range w.hosts {
 		if h.addr == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket

@@ -242,6 +242,7 @@ func TestBadOptions(t *testing.T) {
 		"group, one server twice": {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1, Servers: []string{"a", "a"}},
 		"group, many members":     {Kind: Kind{"send", false}, QueuePairs: 1, Transport: "UD", Group: testGroup, Members: 1001},
 		"fault":                   {Kind: write, QueuePairs: 1, Faults: []string{"drop=1%", "recv:lose=1%"}},
+		"selective over XRC":      {Kind: write, QueuePairs: 1, Transport: "XRC", Resend: ResendSelective},
 	} {
 		err := o.Validate()
 		if !errors.Is(err, ErrUsage) || strings.Contains(err.Error(), "\n") {
