@@ -309,7 +309,7 @@ func ucx(transport, test string, size int) func(context.Context) ([]float64, err
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		var columns []float64
 		for field := range strings.SplitSeq(lines[len(lines)-1], ",") {
-			n, err := strconv.ParseFloat(field, 64)
+			n, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
 			if err != nil {
 				return nil, fmt.Errorf("output of ucx_perftest: %s", out)
 			}

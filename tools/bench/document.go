@@ -96,9 +96,11 @@ func (r *results) table(w io.Writer, title, unit string, sizes []int) {
 	}
 }
 
-// digits writes three significant digits at least.
+// digits writes three significant digits where four decimals hold them.
 func digits(v float64) string {
 	switch {
+	case v < 0.1:
+		return fmt.Sprintf("%.4f", v)
 	case v < 1:
 		return fmt.Sprintf("%.3f", v)
 	case v < 10:

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 )
 
 // A Figure is one picture.
@@ -75,19 +74,41 @@ const (
 func (f *Figure) size() (w, h int) {
 	w = cmp.Or(f.Width, 840)
 	for i := range f.Panels {
-		h += f.Panels[i].outer()
+		h += f.Panels[i].outer(float64(w - left - right))
 	}
 	return w, h
 }
 
-func (p *Panel) outer() int { return top + p.legend() + cmp.Or(p.Height, 220) + bottom }
+func (p *Panel) outer(width float64) int {
+	return top + p.legend(width) + cmp.Or(p.Height, 220) + bottom
+}
 
-// legend is the height of the legend, which stands in one line above the diagram.
-func (p *Panel) legend() int {
-	if slices.ContainsFunc(p.Series, func(s Series) bool { return s.Name != "" }) {
-		return legendLine
+// legend is the height of the legend of a panel so wide inside, which stands above the diagram.
+func (p *Panel) legend(width float64) int {
+	places, lines := p.legendPlaces(width)
+	if len(places) == 0 {
+		return 0
 	}
-	return 0
+	return lines * legendLine
+}
+
+// legendPlaces is where each named series, by number, stands in the legend, from its upper left corner, and how many lines it has.
+func (p *Panel) legendPlaces(width float64) (places map[int]point, lines int) {
+	places, lines = map[int]point{}, 1
+	x := 0.
+	for i, s := range p.Series {
+		if s.Name == "" {
+			continue
+		}
+		w := 24 + textWidth(s.Name, normal)
+		if x > 0 && x+w > width {
+			x = 0
+			lines++
+		}
+		places[i] = point{x, float64((lines - 1) * legendLine)}
+		x += w + 22
+	}
+	return places, lines
 }
 
 // canvas is what the formats draw. Coordinates are pixels of the SVG, y downwards.
@@ -125,14 +146,14 @@ func (f *Figure) draw(c canvas) error {
 		if err := p.draw(c, float64(y), float64(w-left-right)); err != nil {
 			return fmt.Errorf("panel %q: %w", p.Title, err)
 		}
-		y += p.outer()
+		y += p.outer(float64(w - left - right))
 	}
 	return nil
 }
 
 func (p *Panel) draw(c canvas, y0, width float64) error {
 	height := float64(cmp.Or(p.Height, 220))
-	inside := y0 + float64(top+p.legend())
+	inside := y0 + float64(top+p.legend(width))
 	if err := p.check(); err != nil {
 		return err
 	}
@@ -146,7 +167,7 @@ func (p *Panel) draw(c canvas, y0, width float64) error {
 	}
 	c.text(left, y0+22, titleSize, start, ink, p.Title)
 	c.text(left, y0+42, normal, start, ink, p.Y.Label)
-	p.drawLegend(c, y0+42+legendLine)
+	p.drawLegend(c, y0+42+legendLine, width)
 	for _, t := range ys.ticks {
 		c.rect(left, ys.at(t.At), width, 1, grid)
 		c.text(left-8, ys.at(t.At)+4, normal, end, ink, t.Label)
@@ -192,15 +213,13 @@ func (p *Panel) values(of func(*Series) [][]float64) (all []float64) {
 
 func (p *Panel) color(i int) string { return cmp.Or(p.Series[i].Color, Colors[i%len(Colors)]) }
 
-func (p *Panel) drawLegend(c canvas, y float64) {
-	x := float64(left)
+func (p *Panel) drawLegend(c canvas, y, width float64) {
+	places, _ := p.legendPlaces(width)
 	for i, s := range p.Series {
-		if s.Name == "" {
-			continue
+		if at, named := places[i]; named {
+			c.rect(left+at.x, y+at.y-8, 18, 6, p.color(i))
+			c.text(left+at.x+24, y+at.y, normal, start, ink, s.Name)
 		}
-		c.rect(x, y-8, 18, 6, p.color(i))
-		c.text(x+24, y, normal, start, ink, s.Name)
-		x += 24 + textWidth(s.Name, normal) + 22
 	}
 }
 

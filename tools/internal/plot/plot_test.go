@@ -102,3 +102,34 @@ func TestImpossibleFigures(t *testing.T) {
 		}
 	}
 }
+
+// A legend that is too long for one line goes on in the next, and the picture is higher by that.
+func TestLegendInLines(t *testing.T) {
+	panel := Panel{Title: "t", X: Axis{Label: "x"}, Y: Axis{Label: "y"}}
+	height := func() int {
+		_, h := (&Figure{Panels: []Panel{panel}}).size()
+		return h
+	}
+	name := strings.Repeat("name ", 8)
+	var heights []int
+	for range 7 {
+		panel.Series = append(panel.Series, Series{Name: name, X: []float64{1, 2}, Y: []float64{1, 2}})
+		heights = append(heights, height()-height0(panel))
+	}
+	places, lines := panel.legendPlaces(840 - left - right)
+	if lines < 3 || heights[0] != legendLine || heights[6] != lines*legendLine {
+		t.Errorf("%d lines, heights %v", lines, heights)
+	}
+	for i, at := range places {
+		if end := left + at.x + 24 + textWidth(name, normal); end > 840 {
+			t.Errorf("name %d ends at %v, outside of the picture", i, end)
+		}
+	}
+}
+
+// height0 is the height without a legend.
+func height0(p Panel) int {
+	p.Series = nil
+	_, h := (&Figure{Panels: []Panel{p}}).size()
+	return h
+}
