@@ -102,11 +102,13 @@ func TestGoodputUnderLoss(t *testing.T) {
 		for _, ends := range []int{1, 4} {
 			whole, _ := goodput(t, op, 0, ends, false)
 			lossy, s := goodput(t, op, 0.01, ends, false)
-			repeated, sel := goodput(t, op, 0.01, ends, true)
-			t.Logf("%s, %d queue pairs, selective repeat: %.0f MB/s with; %d early resends, %d packets sent again of %d",
-				name, ends, float64(repeated)/60e3, sel.EarlyResends, sel.RetransmittedPackets, sel.TxPackets)
-			if repeated <= lossy || sel.Timeouts != 0 {
-				t.Errorf("%s, %d queue pairs: %d bytes with selective repeat, %d without; %d time-outs", name, ends, repeated, lossy, sel.Timeouts)
+			if ends == 1 {
+				repeated, sel := goodput(t, op, 0.01, ends, true)
+				t.Logf("%s, selective repeat: %.0f MB/s with; %d early resends, %d packets sent again of %d",
+					name, float64(repeated)/60e3, sel.EarlyResends, sel.RetransmittedPackets, sel.TxPackets)
+				if repeated <= lossy || sel.Timeouts != 0 {
+					t.Errorf("%s: %d bytes with selective repeat, %d without; %d time-outs", name, repeated, lossy, sel.Timeouts)
+				}
 			}
 			t.Logf("%s, %d queue pairs: %.0f MB/s without loss, %.0f MB/s with; %d early resends, %d packets sent again of %d",
 				name, ends, float64(whole)/60e3, float64(lossy)/60e3, s.EarlyResends, s.RetransmittedPackets, s.TxPackets)

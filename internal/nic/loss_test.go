@@ -14,7 +14,7 @@ import (
 // Under random loss, half the time with duplicates and reordering too, every request completes once, in order, with its data right, atomics happen
 // once, and no local ACK timer expires: early resends notice what no NAK tells.
 func TestRandomLossKeepsEveryByte(t *testing.T) {
-	for seed := range uint64(24) {
+	for seed := range uint64(18) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 1))
 			connect := connected
