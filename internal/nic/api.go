@@ -259,6 +259,8 @@ const (
 	EventQPAccessErr EventType = 3
 	EventCommEst     EventType = 4
 	EventSQDrained   EventType = 5
+	EventPathMig     EventType = 6 // the queue pair has gone over to its alternate path
+	EventPathMigErr  EventType = 7 // it was to, and cannot
 	EventSRQErr      EventType = 14
 	EventSRQLimit    EventType = 15
 	EventQPLastWQE   EventType = 16
@@ -335,6 +337,7 @@ type Stats struct {
 	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64
+	Migrations                               uint64 // queue pairs that have gone over to their alternate path
 
 	ECNMarked              uint64 // packets of connections that the network has marked: congestion experienced
 	CNPsSent, CNPsReceived uint64 // congestion notification packets
@@ -398,13 +401,16 @@ const (
 	PlantedForeignWindow
 	PlantedInvalidateIgnored
 	PlantedWindowBounds
-	PlantedLostCopy    // multicast: of several members the last gets nothing
-	PlantedStaleMember // who left a group with other members still gets what comes
-	PlantedEchoedCopy  // what the network brings back of the NIC's own is delivered again
-	PlantedCNPFlood    // every marked packet is notified
-	PlantedUnpaced     // the rate holds nothing back
-	PlantedStaleSteer  // many units: packets go by the number of a queue pair that has moved
-	PlantedMoveForgets // many units: a queue pair that moves forgets its timers
-	PlantedOverrunNear // many units: an overflow is told to the queue pairs of one unit only
-	PlantedLonely      // many units: what waits for all units to stand still waits for ever
+	PlantedLostCopy       // multicast: of several members the last gets nothing
+	PlantedStaleMember    // who left a group with other members still gets what comes
+	PlantedEchoedCopy     // what the network brings back of the NIC's own is delivered again
+	PlantedCNPFlood       // every marked packet is notified
+	PlantedUnpaced        // the rate holds nothing back
+	PlantedStaleSteer     // many units: packets go by the number of a queue pair that has moved
+	PlantedMoveForgets    // many units: a queue pair that moves forgets its timers
+	PlantedOverrunNear    // many units: an overflow is told to the queue pairs of one unit only
+	PlantedNeverArmed     // migration: a queue pair to be armed never is
+	PlantedMigrateDeaf    // migration: the peer's request is ignored
+	PlantedMigrateForgets // migration: what is in flight is not sent again
+	PlantedLonely         // many units: what waits for all units to stand still waits for ever
 )

@@ -33,6 +33,7 @@ type frame struct {
 	op   roce.Opcode
 	psn  roce.PSN
 	data []byte
+	path roce.Path
 }
 
 func (f frame) packet() roce.Packet {
@@ -51,6 +52,7 @@ type host struct {
 	mem  *hostmem.Bytes
 	mr   *MR
 	addr netip.Addr
+	alt  netip.Addr // a second address, of tests that need one
 	tx   *Tx
 	rx   []RxPacket
 	bufs [][]byte
@@ -267,14 +269,14 @@ func (w *wire) carry(from *host, p *TxPacket) {
 	data := p.Data[:len(p.Data)-roce.ICRCSize]
 	if !w.quiet {
 		b := roce.BTH(data)
-		f := frame{at: w.now, from: from, op: b.Opcode(), psn: b.PSN(), data: bytes.Clone(data)}
+		f := frame{at: w.now, from: from, op: b.Opcode(), psn: b.PSN(), data: bytes.Clone(data), path: *p.Path}
 		w.log = append(w.log, f)
 		if w.drop != nil && w.drop(f) {
 			return
 		}
 	}
 	for _, h := range w.hosts {
-		if h.addr == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket
+		if h.addr == p.Path.Dst || h.alt == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket
 			h.inject(*p.Path, data)
 		}
 	}
