@@ -401,16 +401,16 @@ const (
 	PlantedForeignWindow
 	PlantedInvalidateIgnored
 	PlantedWindowBounds
-	PlantedLostCopy       // multicast: of several members the last gets nothing
-	PlantedStaleMember    // who left a group with other members still gets what comes
-	PlantedEchoedCopy     // what the network brings back of the NIC's own is delivered again
-	PlantedCNPFlood       // every marked packet is notified
-	PlantedUnpaced        // the rate holds nothing back
-	PlantedStaleSteer     // many units: packets go by the number of a queue pair that has moved
-	PlantedMoveForgets    // many units: a queue pair that moves forgets its timers
-	PlantedOverrunNear    // many units: an overflow is told to the queue pairs of one unit only
-	PlantedNeverArmed     // migration: a queue pair to be armed never is
-	PlantedMigrateDeaf    // migration: the peer's request is ignored
-	PlantedMigrateForgets // migration: what is in flight is not sent again
-	PlantedLonely         // many units: what waits for all units to stand still waits for ever
+	PlantedLostCopy     // multicast: of several members the last gets nothing
+	PlantedStaleMember  // who left a group with other members still gets what comes
+	PlantedEchoedCopy   // what the network brings back of the NIC's own is delivered again
+	PlantedCNPFlood     // every marked packet is notified
+	PlantedUnpaced      // the rate holds nothing back
+	PlantedStaleSteer   // many units: packets go by the number of a queue pair that has moved
+	PlantedMoveForgets  // many units: a queue pair that moves forgets its timers
+	PlantedOverrunNear  // many units: an overflow is told to the queue pairs of one unit only
+	PlantedNeverArmed   // migration: a queue pair to be armed never is
+	PlantedMigrateDeaf  // migration: the peer's request is ignored
+	PlantedMigrateSpent // migration: the retries that are used up stay so
+	PlantedLonely       // many units: what waits for all units to stand still waits for ever
 )

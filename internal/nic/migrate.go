@@ -99,10 +99,13 @@ func (q *QP) migrate(now int64) bool {
 func (q *QP) goOver(now int64) {
 	r := &q.req
 	if r.started && q.reliable() {
-		if r.nxt != r.una && !r.failing && q.nic.planted != PlantedMigrateForgets {
+		if r.nxt != r.una && !r.failing {
 			q.goBack(now)
 		}
-		r.retries, r.implied, r.progressAt = q.attr.RetryCnt, false, now
+		if q.nic.planted != PlantedMigrateSpent {
+			r.retries = q.attr.RetryCnt
+		}
+		r.implied, r.progressAt = false, now
 		r.rtt, r.resend = roundTrip{}, earlyResend{since: now}
 	}
 	if r.peer != nil {
