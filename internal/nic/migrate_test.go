@@ -283,3 +283,27 @@ func TestAlternatePathNeedsMigReq(t *testing.T) {
 		}
 	}
 }
+
+// XRC (A14) migrates as RC does: the initiator when its retries are used up, the target when the initiator has.
+func TestXRCMigration(t *testing.T) {
+	w, a, b, _, queues := xrcPair(t, nil)
+	twoPaths(t, w, a, b)
+	send := func(id uint64) {
+		t.Helper()
+		queues[0].recv(id, queues[0].piece(10000, 3000))
+		s := wr(id, ring.OpSend, a.sge(0, 3000))
+		s.RemoteSRQ = queues[0].srq.Num()
+		a.post(s)
+		w.run(20 * second)
+		a.want(t, completion(ring.CQE{WRID: id}))
+		queues[0].want(t, completion(ring.CQE{WRID: id}))
+	}
+	send(1)
+	wantStates(t, a, b, MigArmed)
+	w.drop = func(f frame) bool { return f.path.Dst == b.h.addr }
+	send(2)
+	wantStates(t, a, b, MigMigrated)
+	if !bytes.Equal(a.bytes(0, 3000), b.h.mem.Mem[10000:13000]) {
+		t.Error("the message is wrong")
+	}
+}
