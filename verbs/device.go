@@ -122,6 +122,8 @@ const (
 	EventQPAccessError    = nic.EventQPAccessErr // the peer asked for what is not allowed
 	EventConnEstablished  = nic.EventCommEst     // a message arrived in state RTR
 	EventSendQueueDrained = nic.EventSQDrained
+	EventPathMigrated     = nic.EventPathMig    // a queue pair has gone over to its alternate path
+	EventPathMigError     = nic.EventPathMigErr // it was to, and its alternate path cannot be used
 	EventSRQLimit         = nic.EventSRQLimit   // fewer receives are left in a shared queue than was armed
 	EventLastWQE          = nic.EventQPLastWQE  // a queue pair in error completes no other receive of a shared queue
 	EventPortActive       = nic.EventPortActive // the port is up again

@@ -21,8 +21,12 @@ func ExampleContext_Events_port() {
 				fmt.Println("port", e.Port, "is up again")
 			case verbs.EventGIDChange:
 				fmt.Println("addresses are now", dev.GIDs())
-			case verbs.EventQPFatal:
-				fmt.Println("queue pair", e.QP.Num(), "has failed")
+			case verbs.EventQPFatal, verbs.EventQPRequestError, verbs.EventPathMigError:
+				fmt.Println("queue pair", e.QP.Num(), "has failed, or its second path cannot be used")
+			case verbs.EventCQError:
+				fmt.Println("a completion queue has overflowed: its queue pairs are in the error state")
+			case verbs.EventConnEstablished:
+				fmt.Println("queue pair", e.QP.Num(), "has got its first message")
 			}
 		}
 	}()

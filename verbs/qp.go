@@ -177,7 +177,20 @@ const (
 	AttrSQPSN           = nic.AttrSQPSN
 	AttrMaxDestRDAtomic = nic.AttrMaxDestRDAtomic
 	AttrDestQPN         = nic.AttrDestQPN
+	AttrAltPath         = nic.AttrAltPath          // AltAH, AltPort, AltPKeyIndex and AltTimeout
+	AttrPathMigState    = nic.AttrPathMigState     // see the states of path migration
 	AttrSQDAsyncNotify  = nic.AttrEnSQDAsyncNotify // an event when everything that had begun has completed
+)
+
+// States of path migration (InfiniBand vol. 1, 17.2.8). A program gives its queue pair an alternate path and asks for
+// MigRearm; when the peer's has done so too, and sent something, the NIC makes it MigArmed. From then on it goes over to
+// the alternate path by itself when an RC request has used up its retries, when the address that the path begins
+// at goes down, or when the peer has gone over; and when the program asks for MigMigrated. EventPathMigrated says
+// that it has: the alternate path is the primary one then, and none is left until the program gives another.
+const (
+	MigMigrated = nic.MigMigrated // the state at first: no other path is ready
+	MigRearm    = nic.MigRearm
+	MigArmed    = nic.MigArmed
 )
 
 // Modify changes the attributes in mask, and the state (InfiniBand vol. 1, 11.2.5.2). What the

@@ -47,9 +47,10 @@ func open(t *testing.T, cfg device.Config) *device.Device {
 
 // end is one connected side, made with the user-mode driver.
 type end struct {
-	cq *verbs.CQ
-	qp *verbs.QP
-	mr *verbs.MR
+	ctx *verbs.Context
+	cq  *verbs.CQ
+	qp  *verbs.QP
+	mr  *verbs.MR
 }
 
 func newEnd(t *testing.T, d *device.Device) *end {
@@ -59,7 +60,7 @@ func newEnd(t *testing.T, d *device.Device) *end {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &end{}
+	e := &end{ctx: ctx}
 	if e.cq, err = ctx.CreateCQ(512); err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,8 @@ type watch struct {
 	grows bool
 	// carried: an interface other than loopback had a carrier.
 	carried bool
+	// down are the indices of addresses from which nothing reaches the network.
+	down []int
 }
 
 // startWatch takes the table of the beginning and watches its interfaces. Without rtnetlink the port stays as it
@@ -108,6 +110,18 @@ func (w *watch) table(old []GIDEntry, entries []netdev.Entry) (gids []GIDEntry, 
 	return gids, used
 }
 
+// downs are the indices of old from whose interface nothing leaves any more, or that are no addresses any more:
+// connections with an alternate path leave them.
+func (w *watch) downs(old []GIDEntry, used []netdev.Entry) (down []int) {
+	for _, g := range old {
+		works := slices.ContainsFunc(used, func(e netdev.Entry) bool { return e.GID == g.GID && (e.Running || e.Loopback) })
+		if !works {
+			down = append(down, g.Index)
+		}
+	}
+	return down
+}
+
 func rank(e *netdev.Entry) int {
 	switch {
 	case e.Running:
@@ -156,10 +170,14 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 	case !now.active && old.active:
 		events = append(events, nic.EventPortErr)
 	}
-	if len(events) == 0 {
+	down := d.watch.downs(old.gids, used)
+	if len(events) == 0 && slices.Equal(down, d.watch.down) {
 		return
 	}
-	d.engine.Do(func(core *nic.NIC, _ int64) {
+	d.watch.down = down
+	d.engine.Do(func(core *nic.NIC, clock int64) {
+		// While the old table stands: who leaves an address that is gone is known by it.
+		core.SetDown(clock, func(index int) bool { return slices.Contains(down, index) })
 		for _, g := range old.gids {
 			core.SetGID(g.Index, roce.GID{})
 		}

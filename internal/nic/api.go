@@ -259,6 +259,8 @@ const (
 	EventQPAccessErr EventType = 3
 	EventCommEst     EventType = 4
 	EventSQDrained   EventType = 5
+	EventPathMig     EventType = 6 // the queue pair has gone over to its alternate path
+	EventPathMigErr  EventType = 7 // it was to, and cannot
 	EventSRQErr      EventType = 14
 	EventSRQLimit    EventType = 15
 	EventQPLastWQE   EventType = 16
@@ -335,6 +337,7 @@ type Stats struct {
 	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64
+	Migrations                               uint64 // queue pairs that have gone over to their alternate path
 
 	ECNMarked              uint64 // packets of connections that the network has marked: congestion experienced
 	CNPsSent, CNPsReceived uint64 // congestion notification packets
@@ -398,17 +401,20 @@ const (
 	PlantedForeignWindow
 	PlantedInvalidateIgnored
 	PlantedWindowBounds
-	PlantedLostCopy    // multicast: of several members the last gets nothing
-	PlantedStaleMember // who left a group with other members still gets what comes
-	PlantedEchoedCopy  // what the network brings back of the NIC's own is delivered again
-	PlantedCNPFlood    // every marked packet is notified
-	PlantedUnpaced     // the rate holds nothing back
-	PlantedStaleSteer  // many units: packets go by the number of a queue pair that has moved
-	PlantedMoveForgets // many units: a queue pair that moves forgets its timers
-	PlantedOverrunNear // many units: an overflow is told to the queue pairs of one unit only
-	PlantedLonely      // many units: what waits for all units to stand still waits for ever
-	PlantedKeptAhead   // selective repeat: a packet that was kept is executed before the missing one
-	PlantedSackAcks    // selective repeat: what the peer has behind a gap counts as acknowledged
-	PlantedEarlyAnswer // selective repeat: a response behind a gap is taken for the missing one
-	PlantedKeptReused  // selective repeat: a kept packet's buffer is used again before its bytes are placed
+	PlantedLostCopy     // multicast: of several members the last gets nothing
+	PlantedStaleMember  // who left a group with other members still gets what comes
+	PlantedEchoedCopy   // what the network brings back of the NIC's own is delivered again
+	PlantedCNPFlood     // every marked packet is notified
+	PlantedUnpaced      // the rate holds nothing back
+	PlantedStaleSteer   // many units: packets go by the number of a queue pair that has moved
+	PlantedMoveForgets  // many units: a queue pair that moves forgets its timers
+	PlantedOverrunNear  // many units: an overflow is told to the queue pairs of one unit only
+	PlantedLonely       // many units: what waits for all units to stand still waits for ever
+	PlantedKeptAhead    // selective repeat: a packet that was kept is executed before the missing one
+	PlantedSackAcks     // selective repeat: what the peer has behind a gap counts as acknowledged
+	PlantedEarlyAnswer  // selective repeat: a response behind a gap is taken for the missing one
+	PlantedKeptReused   // selective repeat: a kept packet's buffer is used again before its bytes are placed
+	PlantedNeverArmed   // migration: a queue pair to be armed never is
+	PlantedMigrateDeaf  // migration: the peer's request is ignored
+	PlantedMigrateSpent // migration: the retries that are used up stay so
 )

@@ -235,7 +235,9 @@ func (q *QP) sendCNP(tx *Tx) bool {
 		return false
 	}
 	clear(pkt) // the reserved bytes count as header
-	q.putBTH(pkt, roce.CNP, 0, 0).SetBECN(true)
+	b := q.putBTH(pkt, roce.CNP, 0, 0)
+	b.SetBECN(true)
+	b.SetMigReq(false) // it is not of the connection (A17.9.3)
 	q.resp.cnpDue = false
 	q.nic.stats.CNPsSent++
 	return true

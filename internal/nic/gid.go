@@ -25,6 +25,17 @@ func (n *NIC) GID(index int) (roce.GID, bool) {
 	return n.gids[index], true
 }
 
+// usableSource tells whether packets may leave from an address: it is in the table, and not down.
+func (n *NIC) usableSource(a netip.Addr) bool {
+	g := roce.GIDFromAddr(a)
+	for i := range n.gids {
+		if n.gids[i] == g && !n.gidDown[i] {
+			return true
+		}
+	}
+	return false
+}
+
 // isLocal tells whether an address is one of this NIC.
 func (n *NIC) isLocal(g roce.GID) bool {
 	for i := range n.gids {

@@ -108,7 +108,8 @@ func goodAttr(to State) Attr {
 		State: to, PathMTU: 3, QKey: 0x11111111, RQPSN: 0x123456, SQPSN: 0x654321, DestQPN: 0x111,
 		AccessFlags: AccessRemoteWrite | AccessRemoteRead, MaxRDAtomic: 4, MaxDestRDAtomic: 3, MinRNRTimer: 12,
 		Port: 1, Timeout: 14, RetryCnt: 7, RNRRetry: 6,
-		AH: AHAttr{DGID: peerGID4, IsGlobal: true, Port: 1, HopLimit: 64, TrafficClass: 0x20},
+		AH:      AHAttr{DGID: peerGID4, IsGlobal: true, Port: 1, HopLimit: 64, TrafficClass: 0x20},
+		AltPort: 1, AltAH: AHAttr{DGID: peerGID4, IsGlobal: true, Port: 1, HopLimit: 64},
 	}
 }
 

@@ -116,15 +116,16 @@ type change struct {
 	to    State
 	path  roce.Path // with AttrAV
 	local bool
+
+	altPath  roce.Path // with AttrAltPath
+	altLocal bool
 }
 
 // Modify changes the attributes of q that mask names, and its state if AttrState is among them. It
 // does all or nothing. EINVAL: the transition, an attribute with it, or a value is not allowed.
 // ENOENT: q is destroyed.
 //
-// Alternate paths are refused with EINVAL, as by Linux on every RoCE device, and so is any path
-// migration state but IBV_MIG_MIGRATED (0), the one that a queue pair without migration is in. PSNs
-// and the destination queue pair number are cut to 24 bits.
+// PSNs and the destination queue pair number are cut to 24 bits. Alternate paths: see migrate.go.
 func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 	if q.dead {
 		return refuse(ENOENT, opModify, q.String(), "it is destroyed")
@@ -138,6 +139,7 @@ func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 	from := q.state
 	if mask&AttrState == 0 || from == c.to && c.to != Reset {
 		q.setAttributes(a, mask, &c)
+		q.modifyMigration(now, a, mask, &c)
 		return nil
 	}
 	switch c.to {
@@ -149,6 +151,7 @@ func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 		q.setAttributes(a, mask, &c)
 		q.state = c.to
 		q.entered(now, from)
+		q.modifyMigration(now, a, mask, &c)
 	}
 	return nil
 }
@@ -221,6 +224,19 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 			return bad("a connection has one peer: the destination GID is a multicast address") // 10.5: UD only
 		}
 	}
+	if mask&AttrAltPath != 0 {
+		if c.altPath, c.altLocal, err = n.resolve(opModify, q.String()+", alternate path", &a.AltAH); err != nil {
+			return change{}, err
+		}
+		if c.altPath.Dst.IsMulticast() {
+			return bad("a connection has one peer: the alternate destination GID is a multicast address")
+		}
+	}
+	if mask&(AttrAltPath|AttrPathMigState|AttrAV) != 0 {
+		if reason := q.checkMigration(a, mask, &c); reason != "" {
+			return bad("%s", reason)
+		}
+	}
 	return c, nil
 }
 
@@ -228,10 +244,8 @@ func (n *NIC) checkModify(q *QP, a *Attr, mask AttrMask) (c change, err error) {
 func (n *NIC) checkValues(a *Attr, mask AttrMask) string {
 	has := func(m AttrMask) bool { return mask&m != 0 }
 	switch {
-	case has(AttrAltPath):
-		return "alternate paths do not exist on RoCE"
-	case has(AttrPathMigState) && a.PathMigState != 0:
-		return "path migration is not supported: only IBV_MIG_MIGRATED is"
+	case has(AttrAltPath) && n.checkAltValues(a) != "":
+		return n.checkAltValues(a)
 	case has(AttrPort) && a.Port != 1:
 		return fmt.Sprintf("port %d does not exist, 1 does", a.Port)
 	case has(AttrPKeyIndex) && int(a.PKeyIndex) >= len(n.pkeys):

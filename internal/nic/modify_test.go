@@ -2,10 +2,12 @@ package nic
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"rnic/internal/ring"
+	"rnic/internal/roce"
 )
 
 // The transitions of InfiniBand vol. 1, 10.3.1 and the table of 11.2.5.2 (modify queue pair
@@ -147,14 +149,14 @@ func testMasks(t *testing.T, typ QPType, from, to State, tr transition) {
 		switch {
 		case tr.required&bit != 0:
 			try(AttrState|tr.required&^bit, EINVAL)
-		case tr.optional&bit == 0, bit == AttrAltPath: // no RoCE device has alternate paths
+		case tr.optional&bit == 0:
 			try(AttrState|tr.required|bit, EINVAL)
 		default:
 			try(AttrState|tr.required|bit, 0)
 		}
 	}
 	if tr.optional != 0 {
-		try(AttrState|tr.required|tr.optional&^AttrAltPath, 0)
+		try(AttrState|tr.required|tr.optional, 0)
 	}
 }
 
@@ -170,7 +172,7 @@ func TestModifyWithoutState(t *testing.T) {
 				q := someQP(t, n, typ)
 				bring(t, q, from)
 				want := EINVAL
-				if tr.valid && tr.optional&bit != 0 && bit != AttrAltPath {
+				if tr.valid && tr.optional&bit != 0 {
 					want = 0
 				}
 				a := goodAttr(Reset) // the state must not be looked at
@@ -213,7 +215,15 @@ func TestModifyValues(t *testing.T) {
 		{"RNR timer 32", Init, RTR, toRTR, func(a *Attr) { a.MinRNRTimer = 32 }, EINVAL},
 		{"max_dest_rd_atomic at the limit", Init, RTR, toRTR, func(a *Attr) { a.MaxDestRDAtomic = 16 }, 0},
 		{"max_dest_rd_atomic beyond", Init, RTR, toRTR, func(a *Attr) { a.MaxDestRDAtomic = 17 }, EINVAL},
-		{"no alternate path on RoCE", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH, a.AltPort = a.AH, 1 }, EINVAL},
+		{"alternate path", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltTimeout, a.AltPKeyIndex = 31, 1 }, 0},
+		{"alternate path without an address", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH.DGID = roce.GID{} }, EINVAL},
+		{"alternate path to a group", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH.DGID = roce.GIDFromAddr(netip.MustParseAddr("239.1.2.3")) }, EINVAL},
+		{"alternate path to this NIC", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH.DGID = testGID4 }, EINVAL},
+		{"alternate path of IPv6", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH.DGID, a.AltAH.SGIDIndex = peerGID6, 1 }, 0},
+		{"alternate source beyond the table", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltAH.SGIDIndex = 9 }, EINVAL},
+		{"alternate port 2", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltPort = 2 }, EINVAL},
+		{"alternate P_Key index beyond", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltPKeyIndex = 2 }, EINVAL},
+		{"alternate timeout 32", Init, RTR, toRTR | AttrAltPath, func(a *Attr) { a.AltTimeout = 32 }, EINVAL},
 		{"timeout 0: none", RTR, RTS, toRTS, func(a *Attr) { a.Timeout = 0 }, 0},
 		{"timeout 31", RTR, RTS, toRTS, func(a *Attr) { a.Timeout = 31 }, 0},
 		{"timeout 32", RTR, RTS, toRTS, func(a *Attr) { a.Timeout = 32 }, EINVAL},
@@ -224,7 +234,10 @@ func TestModifyValues(t *testing.T) {
 		{"max_rd_atomic 0", RTR, RTS, toRTS, func(a *Attr) { a.MaxRDAtomic = 0 }, 0},
 		{"max_rd_atomic beyond", RTR, RTS, toRTS, func(a *Attr) { a.MaxRDAtomic = 17 }, EINVAL},
 		{"migrated", RTR, RTS, toRTS | AttrPathMigState, func(a *Attr) { a.PathMigState = 0 }, 0},
-		{"rearm", RTR, RTS, toRTS | AttrPathMigState, func(a *Attr) { a.PathMigState = 1 }, EINVAL},
+		{"rearm without alternate path", RTR, RTS, toRTS | AttrPathMigState, func(a *Attr) { a.PathMigState = 1 }, EINVAL},
+		{"rearm", RTR, RTS, toRTS | AttrAltPath | AttrPathMigState, func(a *Attr) { a.PathMigState = 1 }, 0},
+		{"armed with alternate path", RTR, RTS, toRTS | AttrAltPath | AttrPathMigState, func(a *Attr) { a.PathMigState = 2 }, EINVAL},
+		{"no migration state", RTR, RTS, toRTS | AttrPathMigState, func(a *Attr) { a.PathMigState = 3 }, EINVAL},
 		{"armed", RTR, RTS, toRTS | AttrPathMigState, func(a *Attr) { a.PathMigState = 2 }, EINVAL},
 		{"current state", RTR, RTS, toRTS | AttrCurState, func(a *Attr) { a.CurState = RTR }, 0},
 		{"wrong current state", RTR, RTS, toRTS | AttrCurState, func(a *Attr) { a.CurState = RTS }, EINVAL},

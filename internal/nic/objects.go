@@ -123,6 +123,7 @@ type QP struct {
 	cqSlot         [2]int           // where sendCQ.users and recvCQ.users list it
 	Owner          any              // the device service's
 	windows        map[*MW]struct{} // type 2, bound to it
+	mig            *migration       // nil: it never had an alternate path
 
 	rate   *rate      // nil: windows alone bound what it sends
 	groups []roce.GID // UD: multicast groups that it is a member of

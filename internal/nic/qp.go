@@ -99,6 +99,7 @@ func holds(q *ring.Queue, g ring.Geometry) bool {
 // setDefaults gives the queue pair the attributes of the Reset state.
 func (q *QP) setDefaults() {
 	q.state = Reset
+	q.mig = nil
 	q.attr = Attr{PathMTU: 1} // as Linux reports a queue pair without a path
 	q.mtu = uint32(roce.MTUBytes(1))
 	q.path = roce.Path{SrcPort: sourcePort(0, q.num, 0)}

@@ -32,7 +32,7 @@ func TestQueryGivesWhatModifySet(t *testing.T) {
 	q := someQP(t, n, RC)
 	bring(t, q, RTS)
 	want := goodAttr(RTS)
-	want.CurState, want.QKey, want.Cap, want.AltAH = RTS, 0, q.cap, AHAttr{IsGlobal: true}
+	want.CurState, want.QKey, want.Cap, want.AltAH, want.AltPort = RTS, 0, q.cap, AHAttr{IsGlobal: true}, 0
 	if got, _ := q.Query(); got != want {
 		t.Errorf("RC: got %+v, want %+v", got, want)
 	}

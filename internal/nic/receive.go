@@ -119,8 +119,12 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		n.stats.BadPackets++
 		return
 	}
-	if !partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]) {
+	if !partitionsMatch(p.BTH.PKey(), n.pkeys[q.pkeyIndex(&rx.Path)]) {
 		n.stats.BadPKey++ // 9.6.1: dropped silently
+		return
+	}
+	if q.attr.PathMigState != MigMigrated && !q.noteMigReq(now, &rx.Path, p.BTH) {
+		n.stats.BadPackets++
 		return
 	}
 	if mu := q.lockReceives(); mu != nil {
@@ -189,7 +193,7 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 			return false
 		}
 	}
-	return p.Info.Transport == want && rx.Path.Src == q.path.Dst && rx.Path.Dst == q.path.Src
+	return p.Info.Transport == want && (comesBy(&rx.Path, &q.path) || q.onOtherPath(&rx.Path, p.BTH))
 }
 
 // partitionsMatch is the rule of 10.9.3: the same partition, and not both limited members.

@@ -330,7 +330,9 @@ func (q *QP) goBack(now int64) {
 // again is goBack after a loss that the peer has shown, and takes a retry (9.7.6.1.3).
 func (q *QP) again(now int64) {
 	if !q.takeRetry() {
-		q.failLater(ring.StatusRetryExcErr)
+		if !q.survives(now) {
+			q.failLater(ring.StatusRetryExcErr)
+		}
 		return
 	}
 	q.lossSeen(now)
@@ -514,7 +516,7 @@ func (q *QP) ackTimeoutNanos() int64 {
 func (q *QP) ackTimeout(now int64) {
 	q.nic.stats.Timeouts++
 	if !q.takeRetry() {
-		q.failOldest(now, ring.StatusRetryExcErr)
+		q.retriesUsedUp(now)
 		return
 	}
 	q.lossSeen(now)

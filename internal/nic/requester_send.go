@@ -307,7 +307,7 @@ func (q *QP) gather(tx *Tx, w *sendRequest, off uint32, dst []byte) bool {
 func (q *QP) putBTH(pkt []byte, op roce.Opcode, psn roce.PSN, payload uint32) roce.BTH {
 	b := roce.BTH(pkt[:roce.BTHSize])
 	b.Encode(&roce.BTHFields{Opcode: op, PadCount: roce.PadCount(int(payload)), PKey: q.nic.pkeys[q.attr.PKeyIndex],
-		DestQP: q.attr.DestQPN, PSN: psn})
+		DestQP: q.attr.DestQPN, PSN: psn, MigReq: q.attr.PathMigState == MigMigrated})
 	return b
 }
 

@@ -50,8 +50,10 @@ type shared struct {
 	ahNext uint32
 	moved  int // queue pairs that are not of the unit that their number says
 
-	gids   [gidTableSize]roce.GID
-	groups map[roce.GID]*group
+	gids [gidTableSize]roce.GID
+	// gidDown: nothing reaches the network from there at the moment.
+	gidDown [gidTableSize]bool
+	groups  map[roce.GID]*group
 
 	makeLock func() Lock
 	peersMu  Lock

@@ -33,6 +33,7 @@ type frame struct {
 	op   roce.Opcode
 	psn  roce.PSN
 	data []byte
+	path roce.Path
 }
 
 func (f frame) packet() roce.Packet {
@@ -51,6 +52,7 @@ type host struct {
 	mem  *hostmem.Bytes
 	mr   *MR
 	addr netip.Addr
+	alt  netip.Addr // a second address, of tests that need one
 	tx   *Tx
 	rx   []RxPacket
 	bufs [][]byte
@@ -283,7 +285,7 @@ func (h *host) transmit() bool {
 func (w *wire) carry(from *host, p *TxPacket) {
 	data := p.Data[:len(p.Data)-roce.ICRCSize]
 	h := roce.BTH(data)
-	f := frame{at: w.now, from: from, op: h.Opcode(), psn: h.PSN(), data: data}
+	f := frame{at: w.now, from: from, op: h.Opcode(), psn: h.PSN(), data: data, path: *p.Path}
 	if !w.quiet {
 		f.data = bytes.Clone(data)
 		w.log = append(w.log, f)
@@ -292,7 +294,7 @@ func (w *wire) carry(from *host, p *TxPacket) {
 		return
 	}
 	for _, h := range w.hosts {
-		if h.addr == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket
+		if h.addr == p.Path.Dst || h.alt == p.Path.Dst || p.Multicast { // what a NIC sends to a group comes back to it, as from a socket
 			h.inject(*p.Path, data)
 		}
 	}

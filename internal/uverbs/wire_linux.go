@@ -46,6 +46,7 @@ type deviceAttr struct {
 
 // Device capability flags (enum ib_device_cap_flags) that hold for this NIC.
 const (
+	capAutoPathMig     = 1 << 4
 	capUDAVPortEnforce = 1 << 6
 	capSysImageGUID    = 1 << 11
 	capRCRNRNAKGen     = 1 << 12
@@ -56,7 +57,7 @@ const (
 	capFlushGlobal     = 1 << 38
 	capAtomicWrite     = 1 << 40
 
-	deviceCaps = capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen | capMemWindow | capMemMgtExt | capMemWindow2B |
+	deviceCaps = capAutoPathMig | capUDAVPortEnforce | capSysImageGUID | capRCRNRNAKGen | capMemWindow | capMemMgtExt | capMemWindow2B |
 		capFlushGlobal | capAtomicWrite | capSRQResize
 
 	atomicHCA = 1 // IB_ATOMIC_HCA: atomic among the NIC's own operations
