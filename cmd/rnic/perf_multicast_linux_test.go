@@ -22,7 +22,15 @@ func machines(t *testing.T) (ns [2]netns.NsHandle) {
 	if os.Getuid() != 0 {
 		t.Skip("not root: no network namespace can be made")
 	}
-	runtime.LockOSThread() // never unlocked: the thread, and its namespace, end with the test
+	runtime.LockOSThread() // never unlocked: the thread ends with the test, unless it is the process's first
+	before, err := netns.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the first thread's network is what /proc/self/net shows to other tests
+		enter(t, before)
+		before.Close()
+	})
 	for i := range ns {
 		n, err := netns.New() // enters it
 		if err != nil {
@@ -31,7 +39,7 @@ func machines(t *testing.T) (ns [2]netns.NsHandle) {
 		t.Cleanup(func() { n.Close() })
 		ns[i] = n
 	}
-	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 9000}, PeerName: "eth0", PeerMTU: 9000, PeerNamespace: netlink.NsFd(ns[0])})
+	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 9000}, PeerName: "eth0", PeerMTU: 9000, PeerNamespace: netlink.NsFd(ns[0])})
 	if err != nil {
 		t.Skipf("no veth devices: %v", err)
 	}
