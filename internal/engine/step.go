@@ -117,17 +117,13 @@ func (u *Unit) receive(l link.Link, now int64) bool {
 	if n == 0 || err != nil {
 		return false
 	}
+	for u.many && u.receiveHanded(now) { // those that were left here came first
+	}
 	u.rx = u.rx[:0]
 	for i := range n {
 		u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
 	}
 	if u.many {
-		for u.receiveHanded(now) { // those that were left here came first
-		}
-		u.rx = u.rx[:0]
-		for i := range n {
-			u.rx = append(u.rx, nic.RxPacket{Path: u.in[i].Path, Data: u.in[i].Data, Local: l == u.loop})
-		}
 		if u.rx = u.steer(u.rx); len(u.rx) == 0 {
 			return true
 		}
