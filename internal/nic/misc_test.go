@@ -103,7 +103,7 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// 32 pieces on both sides, of lengths that fit no packet, zero among them.
+// 11.4.1.1: a request with 32 pieces on both sides, of lengths that fit no packet, zero among them.
 func TestScatterGather32(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	var from, to []ring.SGE
