@@ -87,6 +87,9 @@ func (d directory) text(fn *ast.FuncDecl) string {
 		b.WriteString(fn.Doc.Text())
 	}
 	for _, f := range d.files {
+		if fn.Pos() < f.FileStart || fn.Pos() >= f.FileEnd {
+			continue
+		}
 		for _, c := range f.Comments {
 			if c.Pos() > fn.Body.Pos() && c.End() < fn.Body.End() {
 				b.WriteString(c.Text())
@@ -177,6 +180,10 @@ func verbsOf(pkg *types.Package) map[string]bool {
 func uses(d directory, info *types.Info) map[string]map[string]bool {
 	fns := d.functions()
 	direct, calls := map[string]map[string]bool{}, map[string]map[string]bool{}
+	named := map[string][]string{} // functions by the name without the receiver
+	for name, fn := range fns {
+		named[fn.Name.Name] = append(named[fn.Name.Name], name)
+	}
 	for name, fn := range fns {
 		direct[name], calls[name] = map[string]bool{}, map[string]bool{}
 		ast.Inspect(fn, func(n ast.Node) bool {
@@ -184,10 +191,8 @@ func uses(d directory, info *types.Info) map[string]map[string]bool {
 				if v := verbName(info.Uses[id]); v != "" {
 					direct[name][v] = true
 				}
-				for callee := range fns {
-					if callee == id.Name || strings.HasSuffix(callee, "."+id.Name) {
-						calls[name][callee] = true
-					}
+				for _, callee := range named[id.Name] {
+					calls[name][callee] = true
 				}
 			}
 			return true
