@@ -248,16 +248,21 @@ func TestAddressInUse(t *testing.T) {
 	}
 }
 
+// What cannot be is EINVAL, what the system refuses is the system's error.
 func TestBadConfig(t *testing.T) {
 	for what, cfg := range map[string]device.Config{
 		"MTU":        {Local: true, MTU: 1500},
 		"capture":    {Local: true, Capture: "/nonexistent/file"},
 		"interface":  {Interface: "nosuch0"},
 		"no address": {Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.99")}},
+		"both":       {Addrs: []netip.Addr{loopback(1)}, Interface: "lo"},
 	} {
-		if d, err := device.New(cfg); err == nil {
+		d, err := device.New(cfg)
+		if err == nil {
 			d.Close()
-			t.Errorf("%s: no error", what)
+		}
+		if err == nil || errors.Is(err, nic.EINVAL) != (what != "capture") {
+			t.Errorf("%s: %v; EINVAL: %v", what, err, errors.Is(err, nic.EINVAL))
 		}
 	}
 }
