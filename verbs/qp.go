@@ -32,6 +32,7 @@ type QPConfig struct {
 	MaxRecvSGE     int  // [1], 32 at most
 	MaxInline      int  // bytes [0], 512 at most
 	SRQ            *SRQ // receives come from there, and MaxRecv and MaxRecvSGE are of no meaning
+	Special        bool // the management queue pair (number 1, Q_Key 0x80010000, UD), of which a device has one: Get Special QP of vol. 1, 11.2
 	SignalAll      bool // every send completes visibly, whatever its request says
 
 	// SelectiveRepeat offers selective repeat to the peer (Endpoint.Selective): if both sides offer it, Connect turns it on, and
@@ -109,7 +110,7 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq, selective: cfg.SelectiveRepeat}
 	init := device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
-		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Cookie: q}
+		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Special: cfg.Special, Cookie: q}
 	if cfg.SRQ != nil {
 		init.SRQ = cfg.SRQ.srq
 	} else if cfg.Type == XRCINI {

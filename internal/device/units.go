@@ -38,6 +38,8 @@ func (c *Context) unitFor(i *QPInit) int {
 	switch {
 	case c.dev.cfg.Units == 1:
 		return 0
+	case i.Special:
+		return int(nic.ManagementQPN % uint32(c.dev.cfg.Units))
 	case i.RecvCQ != nil && i.RecvCQ.vector > 0:
 		return i.RecvCQ.vector
 	case len(c.sources) > 0:

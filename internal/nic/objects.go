@@ -92,6 +92,7 @@ type QPInit struct {
 	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
+	Special        bool // the management queue pair, number 1, of type UD: one for each device
 }
 
 // A takenReceive is the work request id of a receive of a shared queue, and where it completes.

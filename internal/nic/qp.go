@@ -72,7 +72,11 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	if len(n.qps) >= n.limits.MaxQP {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
-	q := &QP{nic: n, num: n.newQPNumber(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
+	num, err := n.numberFor(&i)
+	if err != nil {
+		return nil, err
+	}
+	q := &QP{nic: n, num: num, typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
 		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
 	if q.srq != nil {
 		q.srq.refs++
@@ -90,6 +94,29 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	q.recvCQ.attach(q, 1)
 	q.transportReset()
 	return q, nil
+}
+
+// ManagementQPN is the number of the queue pair that takes management datagrams, and ManagementQKey its Q_Key (vol. 1,
+// 3.5.3, 9.2, 12.2.1): the connection manager's.
+const (
+	ManagementQPN  = 1
+	ManagementQKey = 0x80010000
+)
+
+// numberFor is the number of a new queue pair: drawn, but for the management queue pair (Get Special QP of vol. 1, 11.2).
+func (n *NIC) numberFor(i *QPInit) (uint32, error) {
+	const op = "create management queue pair"
+	switch {
+	case !i.Special:
+		return n.newQPNumber(), nil
+	case i.Type != UD:
+		return 0, refuse(EINVAL, op, "", "it is of type UD")
+	case n.HomeUnit(ManagementQPN) != n.index:
+		return 0, refuse(EINVAL, op, "", fmt.Sprintf("it is of unit %d", n.HomeUnit(ManagementQPN)))
+	case n.qps[ManagementQPN] != nil:
+		return 0, refuse(EBUSY, op, "", "the device has one already")
+	}
+	return ManagementQPN, nil
 }
 
 func holds(q *ring.Queue, g ring.Geometry) bool {
