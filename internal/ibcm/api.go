@@ -25,8 +25,7 @@ type Config struct {
 	Seed     uint64  // of communication and transaction ids
 	NodeGUID [8]byte // of the device, in REQ and REP
 
-	// MaxConns bounds connections that the wire can cause: requests that nobody has answered yet [4096 for each listener is
-	// the listener's backlog; this is the sum, 65536].
+	// MaxConns bounds what the wire can cause: requests that nobody has answered yet, of all listeners together [65536].
 	MaxConns int
 }
 
@@ -176,32 +175,3 @@ const (
 	LookupRedirect    LookupStatus = 4
 	LookupVersion     LookupStatus = 5
 )
-
-// The rest of the interface. Every command takes the time in nanoseconds; what it sends and reports is in Sends and Events
-// afterwards. Errors say that the state of the connection does not allow the command.
-//
-//	func New(Config) *CM
-//	func (c *CM) Receive(now int64, from Address, mad []byte)
-//	func (c *CM) Expire(now int64)                  // timers
-//	func (c *CM) Next() (at int64, ok bool)         // the next timer
-//	func (c *CM) Sends() []Datagram                 // taken: the list is empty afterwards
-//	func (c *CM) Events() []Event                   // taken
-//	func (c *CM) Stats() Stats                      // by message sent, received, repeated, duplicate; dropped by reason
-//
-//	func (c *CM) Listen(serviceID, mask uint64, local roce.GID, backlog int, owner any) (*Listener, error)  // local zero: any; the most specific listener wins
-//	func (l *Listener) Close()                      // requests that nobody has answered are rejected
-//
-//	func (c *CM) Connect(now int64, to Address, r *Request, owner any) (*Conn, error)
-//	func (k *Conn) Accept(now int64, r *Reply) error
-//	func (k *Conn) Ready(now int64, private []byte) error
-//	func (k *Conn) Reject(now int64, reason Reason, info, private []byte) error
-//	func (k *Conn) MoreTime(now int64, timeout uint8, private []byte) error    // MRA
-//	func (k *Conn) Established(now int64) error
-//	func (k *Conn) Disconnect(now int64, private []byte) error
-//	func (k *Conn) DisconnectReply(now int64, private []byte) error
-//	func (k *Conn) Close(now int64)                 // as the state asks: rejects, disconnects; then timewait; no more events
-//	func (k *Conn) State() State; Owner() any; SetOwner(any); LocalID(), RemoteID() uint32; Peer() *Connection; Address() Address
-//
-//	func (c *CM) Lookup(now int64, to Address, serviceID uint64, pkey uint16, private []byte, owner any) *Lookup
-//	func (l *Lookup) Reply(now int64, status LookupStatus, qpn, qkey uint32, info, private []byte) error
-//	func (l *Lookup) Close(now int64)
