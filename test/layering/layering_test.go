@@ -29,7 +29,7 @@ const (
 // and may always import its own. Tests may import anything.
 var mayImport = map[string][]string{
 	"verbs":            append([]string{"internal/device", "internal/ring", "internal/dma"}, vocabulary...),
-	"cm":               {"internal/device", "internal/ring"},
+	"cm":               {"verbs", "internal/cma", "internal/ibcm", "internal/nic", "internal/roce"},
 	"internal/roce":    {},
 	"internal/ring":    {},
 	"internal/hostmem": {},
@@ -50,7 +50,8 @@ var mayImport = map[string][]string{
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm"}, vocabulary...),
-	"internal/ucm": {"internal/device", "internal/sandbox", "internal/ring"},
+	"internal/cma": {"verbs", "internal/device", "internal/ibcm", "internal/nic", "internal/roce"},
+	"internal/ucm": {"internal/cma", "internal/ibcm", "internal/device", "internal/sandbox", "internal/nic", "internal/roce"},
 }
 
 // vocabulary is what front ends need to speak of a device's objects: attributes, states, addresses, and

@@ -1,0 +1,58 @@
+package cma
+
+import (
+	"syscall"
+
+	"rnic/internal/nic"
+)
+
+// Attr is what the queue pair of the id is to be moved to a state with: attributes and their mask, as the kernel's
+// rdma_init_qp_attr says.
+func (i *ID) Attr(to nic.State) (a nic.Attr, mask nic.AttrMask, err error) {
+	defer i.lock()()
+	a.State = to
+	mask = nic.AttrState
+	if i.port == nil {
+		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "the id is of no NIC yet")
+	}
+	switch {
+	case i.datagrams():
+		return i.datagramAttr(a, mask)
+	case to == nic.Init:
+		a.Port, a.AccessFlags = 1, nic.AccessRemoteWrite|nic.AccessRemoteRead|nic.AccessRemoteAtomic
+		return a, mask | nic.AttrPort | nic.AttrPKeyIndex | nic.AttrAccessFlags, nil
+	case i.conn == nil || i.conn.Peer() == nil:
+		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "the id is %v", i.state)
+	case to == nic.RTR:
+		a.AH, a.PathMTU, a.DestQPN, a.RQPSN = i.vector(), i.pathMTU, i.peer.QPN, i.peer.StartingPSN
+		mask |= nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN
+		if i.typ != nic.UC {
+			a.MaxDestRDAtomic = i.responder
+			mask |= nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
+		}
+	case to == nic.RTS:
+		a.SQPSN = i.psn
+		mask |= nic.AttrSQPSN
+		if i.typ != nic.UC {
+			a.Timeout, a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = i.ackTimeout, i.retry, i.rnrRetry, i.initiator
+			mask |= nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic
+		}
+	default:
+		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "state %v", to)
+	}
+	return a, mask, nil
+}
+
+func (i *ID) datagramAttr(a nic.Attr, mask nic.AttrMask) (nic.Attr, nic.AttrMask, error) {
+	switch a.State {
+	case nic.Init:
+		a.Port, a.QKey = 1, QKey
+		mask |= nic.AttrPort | nic.AttrPKeyIndex | nic.AttrQKey
+	case nic.RTR:
+	case nic.RTS:
+		mask |= nic.AttrSQPSN
+	default:
+		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "state %v", a.State)
+	}
+	return a, mask, nil
+}

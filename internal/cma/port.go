@@ -1,0 +1,256 @@
+package cma
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"rnic/internal/device"
+	"rnic/internal/ibcm"
+	"rnic/internal/nic"
+	"rnic/internal/roce"
+	"rnic/verbs"
+)
+
+// Sizes of the management queue pair's queues, and of a buffer: a GRH and a MAD.
+const (
+	receives   = 1024
+	sendSlots  = 256
+	bufferSize = roce.GRHSize + ibcm.MADSize
+	// maxQueued bounds datagrams that wait for a slot; what finds no room is repeated by the protocol.
+	maxQueued = 1 << 16
+	// maxHandles bounds the address handles that are kept for peers.
+	maxHandles = 4096
+)
+
+// port is the connection manager of one NIC: its management queue pair and its protocol.
+type port struct {
+	m   *Manager
+	dev *device.Device
+	cm  *ibcm.CM
+
+	ctx    *verbs.Context
+	pd     *verbs.PD
+	cq     *verbs.CQ
+	qp     *verbs.QP
+	recv   *verbs.MR
+	send   *verbs.MR
+	free   []int
+	queued []ibcm.Datagram
+	ahs    map[ahKey]*verbs.AH
+
+	stop context.CancelFunc
+	kick chan struct{} // the next timer may have changed
+	done sync.WaitGroup
+}
+
+type ahKey struct {
+	index  int
+	remote roce.GID
+}
+
+// open makes the management queue pair and starts its goroutines.
+func (m *Manager) open(dev *device.Device) (p *port, err error) {
+	p = &port{m: m, dev: dev, ahs: map[ahKey]*verbs.AH{}, kick: make(chan struct{}, 1)}
+	p.cm = ibcm.New(ibcm.Config{Seed: uint64(time.Now().UnixNano()), NodeGUID: dev.NodeGUID()})
+	p.ctx = verbs.Wrap(dev).Open()
+	defer func() {
+		if err != nil {
+			p.ctx.Close()
+			err = fmt.Errorf("connection manager of NIC %s: %w", dev.Name(), err)
+		}
+	}()
+	if p.pd, err = p.ctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	if p.cq, err = p.ctx.CreateCQ(receives + sendSlots); err != nil {
+		return nil, err
+	}
+	if p.recv, err = p.pd.AllocMR(receives*bufferSize, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if p.send, err = p.pd.AllocMR(sendSlots*ibcm.MADSize, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	if p.qp, err = p.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, Special: true, SendCQ: p.cq, RecvCQ: p.cq,
+		MaxSend: sendSlots, MaxRecv: receives}); err != nil {
+		return nil, err
+	}
+	for _, s := range []struct {
+		a verbs.Attr
+		m verbs.AttrMask
+	}{
+		{verbs.Attr{State: nic.Init, Port: 1, QKey: nic.ManagementQKey}, nic.AttrState | nic.AttrPort | nic.AttrPKeyIndex | nic.AttrQKey},
+		{verbs.Attr{State: nic.RTR}, nic.AttrState},
+		{verbs.Attr{State: nic.RTS}, nic.AttrState | nic.AttrSQPSN},
+	} {
+		if err = p.qp.Modify(&s.a, s.m); err != nil {
+			return nil, err
+		}
+	}
+	for i := range receives {
+		if err = p.postReceive(i); err != nil {
+			return nil, err
+		}
+	}
+	for i := range sendSlots {
+		p.free = append(p.free, i)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	p.done.Add(2)
+	go p.receive(ctx)
+	go p.timers(ctx)
+	return p, nil
+}
+
+func (p *port) close() {
+	p.stop()
+	p.done.Wait()
+	p.ctx.Close()
+}
+
+func (p *port) postReceive(i int) error {
+	_, err := p.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGE: p.recv.Slice(i*bufferSize, bufferSize)})
+	return err
+}
+
+const sendID = 1 << 32 // in the ids of work requests: a send
+
+// receive takes completions until the port is closed.
+func (p *port) receive(ctx context.Context) {
+	defer p.done.Done()
+	wc := make([]verbs.WC, 64)
+	for {
+		n, err := p.cq.Next(ctx, wc)
+		if err != nil {
+			return
+		}
+		p.m.mu.Lock()
+		for _, w := range wc[:n] {
+			if w.ID&sendID != 0 {
+				p.free = append(p.free, int(w.ID&^sendID))
+				continue
+			}
+			i := int(w.ID)
+			if w.Status == verbs.StatusSuccess && w.ByteLen == bufferSize && w.SrcQP == nic.ManagementQPN {
+				b := p.recv.Bytes()[i*bufferSize : (i+1)*bufferSize]
+				if path, ok := roce.GRH(b[:roce.GRHSize]).Path(); ok {
+					p.cm.Receive(p.m.now(), ibcm.Address{Local: roce.GID(path.Dst.As16()), Remote: roce.GID(path.Src.As16())}, b[roce.GRHSize:])
+					p.work()
+				}
+			}
+			_ = p.postReceive(i) // fails only when the queue pair is gone
+		}
+		p.flush()
+		p.m.mu.Unlock()
+	}
+}
+
+// timers lets the protocol's timers act.
+func (p *port) timers(ctx context.Context) {
+	defer p.done.Done()
+	t := time.NewTimer(time.Hour)
+	defer t.Stop()
+	for {
+		p.m.mu.Lock()
+		p.cm.Expire(p.m.now())
+		p.work()
+		wait := time.Hour
+		if at, ok := p.cm.Next(); ok {
+			wait = time.Duration(max(at-p.m.now(), 0))
+		}
+		p.m.mu.Unlock()
+		t.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.kick:
+		case <-t.C:
+		}
+	}
+}
+
+// work deals with what the protocol has come up with: events first, which may lead to more datagrams. The manager is held.
+func (p *port) work() {
+	for {
+		events := p.cm.Events()
+		if len(events) == 0 {
+			break
+		}
+		for i := range events {
+			p.event(&events[i])
+		}
+	}
+	p.queued = append(p.queued, p.cm.Sends()...)
+	if len(p.queued) > maxQueued {
+		p.queued = p.queued[:maxQueued]
+	}
+	p.flush()
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// flush sends what has been waiting, as far as there are slots.
+func (p *port) flush() {
+	n := 0
+	for ; n < len(p.queued) && len(p.free) > 0; n++ {
+		d := &p.queued[n]
+		ah := p.handle(d.Address)
+		if ah == nil {
+			continue // the own address is gone, and with it the connection
+		}
+		slot := p.free[len(p.free)-1]
+		copy(p.send.Bytes()[slot*ibcm.MADSize:], d.MAD[:])
+		_, err := p.qp.PostSend(&verbs.SendWR{ID: sendID | uint64(slot), Opcode: verbs.OpSend, Flags: verbs.Signaled,
+			SGE: p.send.Slice(slot*ibcm.MADSize, ibcm.MADSize), AH: ah, RemoteQPN: nic.ManagementQPN, RemoteQKey: nic.ManagementQKey})
+		if err != nil {
+			break
+		}
+		p.free = p.free[:len(p.free)-1]
+	}
+	if p.queued = p.queued[n:]; len(p.queued) == 0 {
+		p.queued = nil
+	}
+}
+
+// handle is the address handle of a datagram.
+func (p *port) handle(a ibcm.Address) *verbs.AH {
+	index := p.gidIndex(a.Local)
+	if index < 0 {
+		return nil
+	}
+	key := ahKey{index, a.Remote}
+	if ah := p.ahs[key]; ah != nil {
+		return ah
+	}
+	if len(p.ahs) >= maxHandles {
+		for k, ah := range p.ahs {
+			if ah.Close() == nil {
+				delete(p.ahs, k)
+			}
+			if len(p.ahs) < maxHandles/2 {
+				break
+			}
+		}
+	}
+	ah, err := p.pd.AHTo(a.Remote, index)
+	if err != nil {
+		return nil
+	}
+	p.ahs[key] = ah
+	return ah
+}
+
+// gidIndex finds an own address; -1 if there is no such.
+func (p *port) gidIndex(g roce.GID) int {
+	for _, e := range p.dev.GIDs() {
+		if e.GID == g {
+			return e.Index
+		}
+	}
+	return -1
+}
