@@ -12,10 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rnic/internal/cma"
 	"rnic/internal/device"
 	"rnic/internal/join"
 	"rnic/internal/nic"
 	"rnic/internal/sandbox"
+	"rnic/internal/ucm"
 	"rnic/internal/uverbs"
 )
 
@@ -37,6 +39,8 @@ type supervised struct {
 	c      *runConfig
 	trace  *os.File
 	own    []*ownNIC
+	mgr    *cma.Manager // of own, for all runs that use them
+	cm     *ucm.Driver  // this run's
 	guests []*join.Guest
 	over   atomic.Bool // the programs are gone
 	undo   []func()
@@ -74,7 +78,29 @@ func (r *supervised) open() error {
 			return err
 		}
 	}
-	return nil
+	return r.openCM()
+}
+
+// openCM gives the run a connection manager, on the NICs of this process.
+func (r *supervised) openCM() (err error) {
+	if len(r.own) == 0 {
+		return nil
+	}
+	var devs []*device.Device
+	for _, o := range r.own {
+		devs = append(devs, o.dev)
+	}
+	if r.mgr, err = cma.New(devs...); err != nil {
+		return err
+	}
+	cfg := ucm.Config{}
+	if r.c.Verbose {
+		cfg.Logf = logf
+	}
+	if r.cm, err = ucm.New(r.mgr, r.s, cfg); err != nil {
+		return err
+	}
+	return r.cm.AddTo(r.s)
 }
 
 // patience bounds how long a run waits for another that is just starting or ending its NIC.
@@ -247,6 +273,9 @@ func (r *supervised) leave(failed error) {
 	for _, g := range r.guests {
 		g.Close()
 	}
+	if r.cm != nil {
+		r.cm.Close()
+	}
 	wanted := false
 	for _, o := range r.own {
 		o.drv.Close()
@@ -261,6 +290,11 @@ func (r *supervised) leave(failed error) {
 	}
 	for _, o := range r.own {
 		o.host.Finish()
+	}
+	if r.mgr != nil {
+		r.mgr.Close()
+	}
+	for _, o := range r.own {
 		o.close()
 	}
 }

@@ -1,7 +1,6 @@
 package cma
 
 import (
-	"math/rand/v2"
 	"net/netip"
 	"syscall"
 
@@ -48,7 +47,6 @@ func (i *ID) Connect(p ConnParam) error {
 	if i.datagrams() {
 		i.lookup = i.port.cm.Lookup(now, i.address(), sid, 0xffff, private, i)
 	} else {
-		i.psn = rand.Uint32() & 0xffffff
 		i.retry, i.rnrRetry = p.RetryCount&7, p.RNRRetryCount&7
 		transport := ibcm.TransportRC
 		if i.typ == nic.UC {
@@ -87,7 +85,6 @@ func (i *ID) Accept(p *ConnParam) error {
 			return refuse(syscall.EINVAL, "accept", "%d bytes of private data: %d are possible", len(p.Private), MaxAcceptPrivate)
 		}
 		i.param = *p
-		i.psn = rand.Uint32() & 0xffffff
 		i.responder, i.initiator = p.ResponderResources, p.InitiatorDepth
 		err = i.conn.Accept(now, &ibcm.Reply{Private: p.Private, AckDelay: 15, Connection: ibcm.Connection{QPN: p.QPN, StartingPSN: i.psn,
 			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: p.RNRRetryCount & 7, SRQ: p.SRQ}})
@@ -261,7 +258,7 @@ func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid
 	}
 	i := &ID{m: p.m, space: lis.space, typ: lis.typ, sink: lis.sink, Owner: lis.Owner, state: stateConnect, port: p, gid: g, parent: lis,
 		src: netip.AddrPortFrom(addrOf(addr.Local), h.Dst.Port()), dst: netip.AddrPortFrom(addrOf(addr.Remote), h.Src.Port()),
-		ackTimeout: defaultAckTimeout, tos: lis.tos, hopLimit: 64}
+		ackTimeout: defaultAckTimeout, tos: lis.tos, hopLimit: 64, psn: newPSN()}
 	lis.pending++
 	return i, private[requestHead:]
 }

@@ -2,6 +2,7 @@ package cma
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"net/netip"
 	"syscall"
 
@@ -80,8 +81,11 @@ func (m *Manager) NewID(space PortSpace, typ nic.QPType, sink Sink) (*ID, error)
 	default:
 		return nil, refuse(syscall.EPROTONOSUPPORT, "create id", "port space %#x", uint16(space))
 	}
-	return &ID{m: m, space: space, typ: typ, sink: sink, ackTimeout: defaultAckTimeout}, nil
+	return &ID{m: m, space: space, typ: typ, sink: sink, ackTimeout: defaultAckTimeout, psn: newPSN()}, nil
 }
+
+// newPSN is the first packet sequence number of an id's queue pair: drawn early, since owners move their queue pairs to RTS before they accept.
+func newPSN() uint32 { return rand.Uint32() & 0xffffff }
 
 // lock is the beginning of each command.
 func (i *ID) lock() func() {

@@ -185,11 +185,11 @@ func (g *Guest) Open(c sandbox.Call, flags int) {
 }
 
 func (g *Guest) Ioctl(c sandbox.Call, f *sandbox.File, arg uint64) {
-	g.call(c, kindIoctl, idOf(f), arg, uint64(c.TID()), uint64(c.PID()))
+	g.call(c, kindIoctl, idOf(f), arg, uint64(c.TID()), uint64(c.PID()), uint64(c.FD()))
 }
 
 func (g *Guest) Write(c sandbox.Call, f *sandbox.File, addr, n uint64) {
-	g.call(c, kindWrite, idOf(f), addr, n, uint64(c.TID()), uint64(c.PID()))
+	g.call(c, kindWrite, idOf(f), addr, n, uint64(c.TID()), uint64(c.PID()), uint64(c.FD()))
 }
 
 func idOf(f *sandbox.File) uint64 {

@@ -248,7 +248,7 @@ func (r *Run) call(m *message) bool {
 	if r.device == nil {
 		return false
 	}
-	c := &call{r: r, answered: make(chan struct{})}
+	c := &call{r: r, answered: make(chan struct{}), fd: -1}
 	run := func() {}
 	switch m.kind {
 	case kindOpen:
@@ -261,10 +261,10 @@ func (r *Run) call(m *message) bool {
 			break
 		}
 		if m.kind == kindIoctl {
-			c.tid, c.pid = int(m.num[2]), int(m.num[3])
+			c.tid, c.pid, c.fd = int(m.num[2]), int(m.num[3]), int(m.num[4])
 			run = func() { r.device.Ioctl(c, f, m.num[1]) }
 		} else {
-			c.tid, c.pid = int(m.num[3]), int(m.num[4])
+			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
 			run = func() { r.device.Write(c, f, m.num[1], m.num[2]) }
 		}
 	default:

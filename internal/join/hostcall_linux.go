@@ -17,6 +17,7 @@ import (
 type call struct {
 	r         *Run
 	tid, pid  int
+	fd        int
 	sizeLimit uint64
 	done      atomic.Bool
 	answered  chan struct{}
@@ -26,6 +27,7 @@ var _ sandbox.Call = (*call)(nil)
 
 func (c *call) TID() int { return c.tid }
 func (c *call) PID() int { return c.pid }
+func (c *call) FD() int  { return c.fd }
 
 // ask lets the guest do something; after the answer, or when the guest is gone, nothing may be asked.
 func (c *call) ask(kind byte, fds []int, num ...uint64) (message, error) {

@@ -18,8 +18,8 @@ const (
 	// Guest to host, on the socket of calls.
 	kindHello = 'h' // (protocol; hello as JSON; sockets of notices and updates, then the run's files)
 	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0)
-	kindIoctl = 'i' // (file, argument, thread, process)
-	kindWrite = 'w' // (file, address, length, thread, process)
+	kindIoctl = 'i' // (file, argument, thread, process, descriptor)
+	kindWrite = 'w' // (file, address, length, thread, process, descriptor)
 
 	// Host to guest, while the call waits. The answer is of the same kind.
 	kindInject   = 'j' // (range, close on exec, file; ; descriptor); answer (number, file, errno)

@@ -136,6 +136,8 @@ type Call interface {
 	// PID is 0 if the thread is gone, or the process cannot be watched for want of descriptors.
 	TID() int
 	PID() int
+	// FD is the number of the descriptor that an Ioctl or Write is on, -1 of an Open.
+	FD() int
 	// ReadMem fills p from the caller's memory at addr, WriteMem copies p there: all of it, or
 	// the error is syscall.EFAULT (with the page protections that the caller itself has), or
 	// EPERM, ESRCH as of process_vm_readv(2).

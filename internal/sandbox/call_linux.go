@@ -29,6 +29,14 @@ var _ Call = (*call)(nil)
 
 func (c *call) TID() int { return int(c.n.tid) }
 
+func (c *call) FD() int {
+	switch c.n.nr {
+	case unix.SYS_IOCTL, unix.SYS_WRITE:
+		return int(int32(c.n.args[0]))
+	}
+	return -1
+}
+
 func (c *call) PID() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

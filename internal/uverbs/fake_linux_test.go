@@ -128,6 +128,7 @@ func (c *fakeCall) Inject(fd int, _ sandbox.Range, _ bool, data any) (int, *sand
 func (c *fakeCall) File(fd int) *sandbox.File { return c.p.files[fd] }
 func (c *fakeCall) Nonblocking(int) bool      { return false }
 func (c *fakeCall) SignalPending() bool       { return false }
+func (c *fakeCall) FD() int                   { return -1 }
 func (c *fakeCall) Reply(v int64)             { c.end(v, 0) }
 func (c *fakeCall) Fail(e syscall.Errno)      { c.end(-1, e) }
 func (c *fakeCall) Continue()                 { c.end(-1, syscall.ENOSYS) }

@@ -1,0 +1,218 @@
+package ucm
+
+import (
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rnic/internal/cma"
+	"rnic/internal/sandbox"
+)
+
+// file is one event channel: an open file of the program.
+type file struct {
+	drv *Driver
+
+	mu      sync.Mutex
+	sandbox *sandbox.File
+	w       int // write end of the pipe, -1: closed
+	token   bool
+	queue   []event
+	more    chan struct{} // closed, and made anew, when an event comes or the file ends
+}
+
+// event is one event in a file, with what is counted when it is fetched.
+type event struct {
+	id     *id // whose it is: of a request the listener's
+	conn   *id // of a request the new one
+	member *member
+	e      cma.Event
+}
+
+// maxEvents bounds what waits for a program that does not fetch; more is dropped, oldest requests excepted.
+const maxEvents = 1 << 17
+
+func (d *Driver) newFile() (f *file, readEnd int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, -1, fmt.Errorf("creating an event channel: %w", err)
+	}
+	_ = unix.SetNonblock(fds[1], true)
+	f = &file{drv: d, w: fds[1], more: make(chan struct{})}
+	d.mu.Lock()
+	d.files[f] = struct{}{}
+	d.mu.Unlock()
+	return f, fds[0], nil
+}
+
+func (f *file) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.w >= 0 {
+		f.drv.poll.remove(f.w)
+		unix.Close(f.w)
+		f.w = -1
+		close(f.more)
+	}
+	f.queue = nil
+}
+
+// put queues an event. It does not block.
+func (f *file) put(e event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.w < 0 || len(f.queue) >= maxEvents {
+		return
+	}
+	f.queue = append(f.queue, e)
+	f.level()
+	close(f.more)
+	f.more = make(chan struct{})
+}
+
+// level keeps the pipe readable exactly while events wait. mu is held.
+func (f *file) level() {
+	switch {
+	case f.w < 0 || f.token == (len(f.queue) > 0):
+	case !f.token:
+		_, err := unix.Write(f.w, []byte{0})
+		f.token = err == nil
+	default:
+		// The program has the only read end: another is opened for a moment.
+		r, err := unix.Open("/proc/self/fd/"+strconv.Itoa(f.w), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return
+		}
+		var b [16]byte
+		unix.Read(r, b[:])
+		unix.Close(r)
+		f.token = false
+	}
+}
+
+// take takes the oldest event. more is closed when there may be another; ended: the file is closed.
+func (f *file) take() (e event, ok bool, more chan struct{}, ended bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.w < 0 {
+		return e, false, nil, true
+	}
+	if len(f.queue) == 0 {
+		return e, false, f.more, false
+	}
+	e = f.queue[0]
+	f.queue[0] = event{}
+	f.queue = f.queue[1:]
+	f.level()
+	return e, true, nil, false
+}
+
+// putBack makes an event that could not be given the oldest again.
+func (f *file) putBack(e event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.w < 0 {
+		return
+	}
+	f.queue = append([]event{e}, f.queue...)
+	f.level()
+	close(f.more)
+	f.more = make(chan struct{})
+}
+
+// drop takes out the events that want matches, and returns them.
+func (f *file) drop(match func(*event) bool) (out []event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	kept := f.queue[:0:0]
+	for i := range f.queue {
+		if match(&f.queue[i]) {
+			out = append(out, f.queue[i])
+		} else {
+			kept = append(kept, f.queue[i])
+		}
+	}
+	f.queue = kept
+	f.level()
+	return out
+}
+
+// poller watches the write ends for the programs' last close.
+type poller struct {
+	epoll, stop int
+	gone        func(*file)
+	done        chan struct{}
+
+	mu    sync.Mutex
+	files map[int32]*file
+}
+
+func newPoller(gone func(*file)) (*poller, error) {
+	p := &poller{gone: gone, done: make(chan struct{}), files: map[int32]*file{}}
+	var err error
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, err
+	}
+	if p.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		unix.Close(p.epoll)
+		return nil, err
+	}
+	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.stop)})
+	if err != nil {
+		unix.Close(p.epoll)
+		unix.Close(p.stop)
+		return nil, err
+	}
+	go p.run()
+	return p, nil
+}
+
+// add watches a file; EPOLLERR, which is always watched for, is the end of its readers.
+func (p *poller) add(f *file) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.files[int32(f.w)] = f
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, f.w, &unix.EpollEvent{Fd: int32(f.w)})
+}
+
+func (p *poller) remove(fd int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.files, int32(fd))
+	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+}
+
+func (p *poller) run() {
+	defer close(p.done)
+	var evs [16]unix.EpollEvent
+	for {
+		n, err := unix.EpollWait(p.epoll, evs[:], -1)
+		if err != nil && err != unix.EINTR {
+			return
+		}
+		for _, e := range evs[:max(n, 0)] {
+			if int(e.Fd) == p.stop {
+				return
+			}
+			p.mu.Lock()
+			f := p.files[e.Fd]
+			p.mu.Unlock()
+			if f != nil {
+				p.gone(f)
+			}
+		}
+	}
+}
+
+func (p *poller) close() {
+	unix.Write(p.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	<-p.done
+	unix.Close(p.epoll)
+	unix.Close(p.stop)
+}
+
+// patience is how often a call that waits looks whether its thread has a signal to handle.
+const patience = 20 * time.Millisecond
