@@ -20,7 +20,7 @@ import (
 
 // RunCmd is rnic run.
 type RunCmd struct {
-	Name       string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
+	Name       string   `default:"rxe0" help:"Name of the RDMA device."`
 	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
 	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
 	MTU        int      `placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry."`
@@ -100,8 +100,8 @@ func (r *RunCmd) command() []string {
 	return r.Command
 }
 
-// deviceName is what libibverbs and its rxe provider take (IB_DEVICE_NAME_MAX).
-var deviceName = regexp.MustCompile(`^rxe[A-Za-z0-9_-]{0,60}$`)
+// deviceName is what uverbs takes (IB_DEVICE_NAME_MAX).
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
@@ -114,7 +114,7 @@ func (r *RunCmd) config() (*runConfig, error) {
 		return nil, fmt.Errorf("run: unknown option %s", r.Command[0])
 	}
 	if !deviceName.MatchString(r.Name) {
-		return nil, fmt.Errorf("run: --name %q: stock libraries look for names that begin with rxe; letters, digits, - and _, 63 at most", r.Name)
+		return nil, fmt.Errorf("run: --name %q: letters and digits, and behind the first _, - and . too, 63 at most", r.Name)
 	}
 	if r.MTU != 0 && roce.MTUCode(r.MTU) == 0 {
 		return nil, fmt.Errorf("run: --mtu %d: 256, 512, 1024, 2048 or 4096 are possible", r.MTU)

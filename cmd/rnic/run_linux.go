@@ -55,6 +55,12 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	if err := drv.AddTo(s); err != nil {
 		return fmt.Errorf("building the device's files: %w", err)
 	}
+	if err := s.AnswerNetlink(uverbs.Netlink(drv)); err != nil {
+		if !strings.HasPrefix(c.Name, "rxe") {
+			return fmt.Errorf("--name %s: here programs can only find devices whose names begin with rxe: %w", c.Name, err)
+		}
+		logf("the rdma tool does not work: %v", err)
+	}
 	return s.Serve()
 }
 

@@ -126,6 +126,11 @@ type Device interface {
 	MemoryGone(pid int)
 }
 
+// NetlinkHandler answers a datagram that a program has sent to the kernel on a socket of NETLINK_RDMA: it returns
+// those to send back to the socket, whose port ID is port. admin: the sender has CAP_NET_ADMIN. It may be
+// called from several goroutines at once.
+type NetlinkHandler func(datagram []byte, port uint32, admin bool) [][]byte
+
 // Call is one system call of a program, stopped until it is answered.
 //
 // Order of use: read the arguments from the caller's memory (once, into a copy that is then

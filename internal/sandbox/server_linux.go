@@ -20,7 +20,8 @@ type server struct {
 	tree    *tree
 	files   *files
 	watch   *watcher
-	replay  *replay // nil where the kernel makes it needless
+	replay  *replay  // nil where the kernel makes it needless
+	netlink *netlink // nil: not served
 	numbers sync.Mutex
 
 	path [pathMax]byte // of the call being served; the loop's alone
@@ -77,6 +78,12 @@ func (s *server) serve(n *notif) {
 		s.dup(n, uint32(n.args[2]), uint32(n.args[1]) == unix.F_DUPFD_CLOEXEC)
 	case callExecve, callExecveat:
 		s.exec(n, kind)
+	case callSocket:
+		s.netlinkSocket(n)
+	case callSendto, callSendmsg:
+		s.netlinkSend(n, kind)
+	case callConnect:
+		s.netlinkConnect(n)
 	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
 		s.proceed(n)
 	}
