@@ -15,8 +15,11 @@ const netlinkRDMA = 20
 // manager files at [cm, end), netlink sockets behind them.
 type ranges struct{ verbs, cm, end uint32 }
 
-// netlink is the range of netlink sockets: few, because programs close them at once.
-func (r ranges) netlink() (lo, hi uint32) { return r.end, r.end + (r.end-r.cm)/5 }
+// netlink is the range of netlink sockets: few, because programs close them soon.
+func (r ranges) netlink() (lo, hi uint32) { return r.end, r.end + netlinkNumbers(r.end-r.cm) }
+
+// netlinkNumbers is the size of that range beside others of a size. The rdma tool has two open.
+func netlinkNumbers(size uint32) uint32 { return max(size/5, min(size, 4)) }
 
 // rangesFor chooses below a soft RLIMIT_NOFILE of limit. 1024 is the usual one, and the most that
 // select(2) can handle.
@@ -25,7 +28,7 @@ func rangesFor(limit uint64) ranges {
 		return ranges{800, 880, 960}
 	}
 	size := uint32(limit / 8)
-	end := uint32(limit) - size/5
+	end := uint32(limit) - netlinkNumbers(size)
 	return ranges{end - 2*size, end - size, end}
 }
 
@@ -81,6 +84,8 @@ const (
 	callSendto
 	callSendmsg
 	callConnect
+	callRecvfrom
+	callRecvmsg
 )
 
 type numbered struct {
@@ -113,6 +118,8 @@ var commonCalls = []numbered{
 	{unix.SYS_SENDTO, callSendto},
 	{unix.SYS_SENDMSG, callSendmsg},
 	{unix.SYS_CONNECT, callConnect},
+	{unix.SYS_RECVFROM, callRecvfrom},
+	{unix.SYS_RECVMSG, callRecvmsg},
 }
 
 // kinds maps system call numbers of this architecture.
@@ -195,7 +202,7 @@ func block(k callKind, r ranges) []instruction {
 			load(argLow(0)), {jeq, unix.AF_NETLINK, next, allow},
 			load(argLow(2)), {jeq, netlinkRDMA, notify, allow},
 		}
-	case callSendto, callSendmsg, callConnect:
+	case callSendto, callSendmsg, callConnect, callRecvfrom, callRecvmsg:
 		lo, hi := r.netlink()
 		return []instruction{load(argLow(0)), {jge, lo, next, allow}, {jge, hi, allow, notify}}
 	}

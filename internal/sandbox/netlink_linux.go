@@ -18,13 +18,12 @@ import (
 )
 
 // A program that opens a socket of NETLINK_RDMA gets one of NETLINK_USERSOCK, the protocol that is left to
-// programs: bind, getsockname, the options of SOL_NETLINK, poll and receiving work natively, with the port ID that the
-// kernel gave the socket, and the supervisor sends answers to that port ID from a socket of its own. Only what the
-// program sends is notified, because the kernel's own port, 0, cannot be taken. So that no other send is,
-// the sockets have a range of descriptor numbers of their own.
+// programs: bind, getsockname, the options of SOL_NETLINK and poll work natively, with the port ID that the kernel gave
+// the socket, and the supervisor sends answers to that port ID from a socket of its own. Notified is only
+// what the program sends, because the kernel's own port, 0, cannot be taken, and what it receives, for the
+// sender's address. So that no other sends and receives are, the sockets have a range of descriptor numbers of their own.
 //
-// What differs: answers come from the supervisor's port ID instead of 0, and a copy of the descriptor that
-// dup makes at a number outside of the range cannot send (ECONNREFUSED).
+// What differs: a copy of the descriptor that dup makes at a number outside of the range cannot send (ECONNREFUSED).
 
 // netlinkMax bounds a datagram that a program sends, and netlinkSockets the sockets that are known: the least
 // recently opened one is forgotten, which then cannot send any more.
@@ -37,6 +36,7 @@ const (
 // netlink serves the sockets of one run.
 type netlink struct {
 	answer NetlinkHandler
+	port   uint32 // that answers come from
 
 	mu      sync.RWMutex
 	socket  int // answers are sent from it; -1: closed
@@ -61,7 +61,11 @@ func (s *Supervisor) AnswerNetlink(h NetlinkHandler) error {
 	if nl.socket, err = netlinkOpen(); err != nil {
 		return fmt.Errorf("open a netlink socket: %w", err)
 	}
-	if err := nl.try(); err != nil {
+	nl.port, err = netlinkPort(nl.socket)
+	if err == nil {
+		err = nl.try()
+	}
+	if err != nil {
 		unix.Close(nl.socket)
 		return fmt.Errorf("send from one netlink socket to another: %w", err)
 	}
@@ -258,31 +262,48 @@ func sentMessage(c *call, k callKind) ([]byte, syscall.Errno) {
 		}
 		return gather(c, []span{{c.n.args[1], c.n.args[2]}})
 	}
-	var h [56]byte // struct user_msghdr: name, namelen, iov, iovlen, control, controllen, flags
-	if c.ReadMem(c.n.args[1], h[:]) != nil {
-		return nil, unix.EFAULT
-	}
-	u := binary.LittleEndian.Uint64
-	if e := toKernel(c, u(h[0:]), binary.LittleEndian.Uint32(h[8:])); e != 0 {
+	h, e := readMessageHeader(c, c.n.args[1])
+	if e != 0 {
 		return nil, e
 	}
-	const maxSpans = 64
-	count := u(h[24:])
-	if count > maxSpans {
-		return nil, unix.EMSGSIZE
+	if e := toKernel(c, h.name, h.nameSize); e != 0 {
+		return nil, e
 	}
-	iov := make([]byte, 16*count)
-	if c.ReadMem(u(h[16:]), iov) != nil {
-		return nil, unix.EFAULT
-	}
-	spans := make([]span, count)
-	for i := range spans {
-		spans[i] = span{u(iov[16*i:]), u(iov[16*i+8:])}
-	}
-	return gather(c, spans)
+	return gather(c, h.buffers)
 }
 
+// span is a part of the program's memory.
 type span struct{ addr, size uint64 }
+
+// messageHeader is what we need of struct user_msghdr.
+type messageHeader struct {
+	name     uint64
+	nameSize uint32
+	buffers  []span
+}
+
+// readMessageHeader reads the header at addr: name, namelen, iov, iovlen, control, controllen, flags.
+func readMessageHeader(c *call, addr uint64) (h messageHeader, e syscall.Errno) {
+	const maxSpans = 64
+	var b [56]byte
+	if c.ReadMem(addr, b[:]) != nil {
+		return h, unix.EFAULT
+	}
+	u := binary.LittleEndian.Uint64
+	count := u(b[24:])
+	if count > maxSpans {
+		return h, unix.EMSGSIZE
+	}
+	iov := make([]byte, 16*count)
+	if c.ReadMem(u(b[16:]), iov) != nil {
+		return h, unix.EFAULT
+	}
+	h = messageHeader{name: u(b[0:]), nameSize: binary.LittleEndian.Uint32(b[8:]), buffers: make([]span, count)}
+	for i := range h.buffers {
+		h.buffers[i] = span{u(iov[16*i:]), u(iov[16*i+8:])}
+	}
+	return h, 0
+}
 
 func gather(c *call, spans []span) ([]byte, syscall.Errno) {
 	var b []byte

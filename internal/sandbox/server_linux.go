@@ -82,6 +82,8 @@ func (s *server) serve(n *notif) {
 		s.netlinkSocket(n)
 	case callSendto, callSendmsg:
 		s.netlinkSend(n, kind)
+	case callRecvfrom, callRecvmsg:
+		s.netlinkReceive(n, kind)
 	case callConnect:
 		s.netlinkConnect(n)
 	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
