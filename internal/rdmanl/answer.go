@@ -129,6 +129,7 @@ func (r *request) acknowledge(h *header, msg []byte, e errno) {
 	m := newMessage(typeError, flags, h.seq, r.caller.PortID)
 	m.b = le.AppendUint32(m.b, uint32(-e))
 	m.b = append(m.b, msg...)
+	m.pad()
 	r.send(m)
 }
 

@@ -38,6 +38,11 @@ func (m *message) bytes(attr uint16, v []byte) {
 	m.b = le.AppendUint16(m.b, uint16(sizeAttr+len(v)))
 	m.b = le.AppendUint16(m.b, attr)
 	m.b = append(m.b, v...)
+	m.pad()
+}
+
+// pad makes the length a multiple of four (NLMSG_ALIGNTO, NLA_ALIGNTO).
+func (m *message) pad() {
 	for len(m.b) != align(len(m.b)) {
 		m.b = append(m.b, 0)
 	}
