@@ -186,9 +186,9 @@ func netlinkLongAnswer() error {
 	}
 	b := make([]byte, 4096)
 	for i := range 1000 {
-		n, _, err := unix.Recvfrom(fd, b, 0)
-		if err != nil || n != 3000 || b[0] != byte(i) || b[2999] != byte(i) {
-			return fmt.Errorf("datagram %d of a long answer: %d bytes of %#x, %v", i, n, b[0], err)
+		n, from, err := unix.Recvfrom(fd, b, 0)
+		if a, ok := from.(*unix.SockaddrNetlink); err != nil || n != 3000 || b[0] != byte(i) || b[2999] != byte(i) || !ok || a.Pid != 0 {
+			return fmt.Errorf("datagram %d of a long answer: %d bytes of %#x, from %+v, %v", i, n, b[0], from, err)
 		}
 	}
 	// More than may wait: refused as a whole. The socket goes on.

@@ -317,8 +317,8 @@ func checkName(name string) error {
 			return fmt.Errorf("device name %q: letters and digits, and behind the first _, - and . too", name)
 		}
 	}
-	if len(name) > 63 { // IB_DEVICE_NAME_MAX
-		return fmt.Errorf("device name %q: 63 characters at most", name)
+	if len(name) == 0 || len(name) > 63 { // IB_DEVICE_NAME_MAX
+		return fmt.Errorf("device name %q: 1 to 63 characters", name)
 	}
 	return nil
 }
