@@ -57,9 +57,11 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	}
 	if err := s.AnswerNetlink(uverbs.Netlink(drv)); err != nil {
 		if !strings.HasPrefix(c.Name, "rxe") {
-			return fmt.Errorf("--name %s: here programs can only find devices whose names begin with rxe: %w", c.Name, err)
+			return fmt.Errorf("--name %s: without netlink programs only find devices whose names begin with rxe: %w", c.Name, err)
 		}
-		logf("the rdma tool does not work: %v", err)
+		if c.Verbose {
+			logf("the rdma tool does not work: %v", err)
+		}
 	}
 	return s.Serve()
 }

@@ -43,6 +43,8 @@ func rdmaSocket(flags int) (fd int, port uint32, err error) {
 	if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|flags, netlinkRDMA); err != nil {
 		return -1, 0, fmt.Errorf("socket(NETLINK_RDMA): %w", err)
 	}
+	// An answer that does not come is an error, not a test that hangs.
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
 	if err = unix.Bind(fd, kernelAddr); err == nil {
 		port, err = netlinkPort(fd)
 	}
