@@ -183,11 +183,15 @@ func block(k callKind, r ranges) []instruction {
 		return byDescriptor(3)
 	case callStatx:
 		return byDescriptor(2)
-	case callFstat, callDup, callDup2:
+	case callFstat, callDup2:
 		return inRanges
+	case callDup:
+		_, last := r.netlink()
+		return []instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, notify}}
 	case callFcntl:
 		// F_DUPFD is 0, F_DUPFD_CLOEXEC 1030: any other command passes.
-		return append([]instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, r.end, allow, next}},
+		_, last := r.netlink()
+		return append([]instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, next}},
 			load(argLow(1)), instruction{jeq, unix.F_DUPFD, notify, next}, instruction{jeq, unix.F_DUPFD_CLOEXEC, notify, allow})
 	case callWrite:
 		return []instruction{

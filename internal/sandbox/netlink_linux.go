@@ -23,7 +23,7 @@ import (
 // what the program sends, because the kernel's own port, 0, cannot be taken, and what it receives, for the
 // sender's address. So that no other sends and receives are, the sockets have a range of descriptor numbers of their own.
 //
-// What differs: a copy of the descriptor that dup makes at a number outside of the range cannot send (ECONNREFUSED).
+// What differs: a copy of the descriptor that dup2 makes at a number outside of the range cannot send (ECONNREFUSED).
 
 // netlinkMax bounds a datagram that a program sends, and netlinkSockets the sockets that are known: the least
 // recently opened one is forgotten, which then cannot send any more.
@@ -52,6 +52,9 @@ type netlinkSocket struct {
 	backlog [][]byte
 	busy    bool // a goroutine sends the backlog
 }
+
+// file is what stands for the socket where its descriptor is copied.
+func (sock *netlinkSocket) file() *File { return &File{reg: file{id: sock.id, place: rangeNetlink}} }
 
 // AnswerNetlink makes sockets of NETLINK_RDMA work: what a program sends there goes to h. Call it before Serve. The error
 // says why that is not possible here; without, programs get EPROTONOSUPPORT and look into the tree instead.
@@ -383,7 +386,7 @@ func netlinkListed(inode uint64) (uint32, error) {
 
 // netlinkBind binds a socket that the program has not bound.
 func (s *server) netlinkBind(c *call, sock *netlinkSocket) (uint32, error) {
-	fd, err := s.borrow(&c.n, &File{reg: file{id: sock.id}})
+	fd, err := s.borrow(&c.n, sock.file())
 	if err != nil {
 		return 0, err
 	}

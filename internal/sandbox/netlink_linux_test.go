@@ -124,6 +124,17 @@ func netlinkTalk() error {
 	if err := unix.Connect(fd, kernelAddr); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("copy of the descriptor: %w", err)
+	}
+	defer unix.Close(other)
+	if err := unix.Sendto(other, []byte("question"), 0, kernelAddr); err != nil {
+		return fmt.Errorf("sendto on a copy, %d: %w", other, err)
+	}
+	if err := expect(fd, want); err != nil {
+		return err
+	}
 	if _, err := unix.SendmsgN(fd, []byte("question"), nil, nil, 0); err != nil {
 		return fmt.Errorf("send on a connected socket: %w", err)
 	}

@@ -37,7 +37,7 @@ func (s *server) netlinkReceive(n *notif, k callKind) {
 		c.Fail(e)
 		return
 	}
-	fd, err := s.borrow(n, &File{reg: file{id: sock.id}})
+	fd, err := s.borrow(n, sock.file())
 	if err != nil {
 		c.Continue()
 		return

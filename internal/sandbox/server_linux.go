@@ -138,6 +138,9 @@ func (s *server) fileArg(n *notif) *File {
 // doorbell work there all the same, but fstat shows a regular file.
 func (s *server) dup(n *notif, from uint32, closeOnExec bool) {
 	f := s.fileArg(n)
+	if sock := s.netlinkArg(n); sock != nil {
+		f = sock.file()
+	}
 	if f == nil || f.reg.place == RangeLow {
 		s.proceed(n)
 		return
