@@ -139,34 +139,40 @@ func (nl *netlink) close() {
 
 // netlinkSocket answers socket(AF_NETLINK, type, NETLINK_RDMA).
 func (s *server) netlinkSocket(n *notif) {
-	typ := int(int32(n.args[1]))
+	c := s.newCall(n, nil, 0)
+	if s.replay != nil && s.replay.begin(c) {
+		return
+	}
+	got, e := s.netlinkInject(c, int(int32(n.args[1])))
+	if e != 0 {
+		c.Fail(e)
+		return
+	}
+	c.Reply(int64(got))
+}
+
+// netlinkInject gives the program a socket of a type.
+func (s *server) netlinkInject(c *call, typ int) (int, syscall.Errno) {
 	kind := typ &^ (unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK)
 	switch {
 	case s.netlink == nil:
-		s.fail(n, unix.EPROTONOSUPPORT)
-		return
+		return -1, unix.EPROTONOSUPPORT
 	case kind != unix.SOCK_RAW && kind != unix.SOCK_DGRAM:
-		s.fail(n, unix.ESOCKTNOSUPPORT)
-		return
+		return -1, unix.ESOCKTNOSUPPORT
 	}
 	fd, err := unix.Socket(unix.AF_NETLINK, typ|unix.SOCK_CLOEXEC, unix.NETLINK_USERSOCK)
 	if err != nil {
-		s.fail(n, errnoOf(err))
-		return
+		return -1, errnoOf(err)
 	}
 	defer unix.Close(fd)
 	id, _, err := identify(fd, "", unix.AT_EMPTY_PATH)
 	if err != nil {
-		s.fail(n, errnoOf(err))
-		return
+		return -1, errnoOf(err)
 	}
 	s.netlink.add(id)
-	got, e := s.inject(int(n.tid), n.id, fd, rangeNetlink, 0, typ&unix.SOCK_CLOEXEC != 0)
-	if e != 0 {
-		s.fail(n, e)
-		return
-	}
-	s.reply(n, int64(got))
+	got, e := s.inject(c.TID(), c.id.Load(), fd, rangeNetlink, 0, typ&unix.SOCK_CLOEXEC != 0)
+	c.void.Store(e == unix.ENOENT)
+	return got, e
 }
 
 func (nl *netlink) add(id fileID) {

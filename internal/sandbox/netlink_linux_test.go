@@ -345,6 +345,13 @@ func netlinkManySockets() error {
 	return netlinkTalk()
 }
 
+// On kernels before 5.19 too, where answers go by way of replay.
+func TestNetlinkBeforeLinux519(t *testing.T) {
+	r := launch(t, "client", "netlink")
+	r.Env = append(r.Env, "SANDBOX_TEST_NOT_KILLABLE=1")
+	mustRun(t, r)
+}
+
 // A handler that fails costs the program EIO, not the run.
 func TestNetlinkPanic(t *testing.T) {
 	r := launch(t, "client", "netlinkpanic")

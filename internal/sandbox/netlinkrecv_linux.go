@@ -32,6 +32,9 @@ func (s *server) netlinkReceive(n *notif, k callKind) {
 		return
 	}
 	c := s.newCall(n, nil, 0)
+	if s.replay != nil && s.replay.begin(c) {
+		return
+	}
 	r, e := receivedArgs(c, k)
 	if e != 0 {
 		c.Fail(e)
