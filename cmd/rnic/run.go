@@ -18,7 +18,7 @@ import (
 
 // RunCmd is rnic run.
 type RunCmd struct {
-	Name       string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
+	Name       string   `default:"rxe0" help:"Name of the RDMA device."`
 	NIC        []string `name:"nic" sep:"none" placeholder:"SPEC" help:"A NIC of this run, as rxe1,addr=10.0.0.2,mtu=4096. Repeatable: a device each."`
 	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
 	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`

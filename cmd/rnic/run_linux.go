@@ -38,8 +38,10 @@ type supervised struct {
 	trace  *os.File
 	own    []*ownNIC
 	guests []*join.Guest
-	over   atomic.Bool // the programs are gone
-	undo   []func()
+
+	devices []uverbs.Described // in the order of the options
+	over    atomic.Bool        // the programs are gone
+	undo    []func()
 }
 
 // ownNIC is a NIC of this process.
@@ -73,6 +75,23 @@ func (r *supervised) open() error {
 		if err := r.attach(i); err != nil {
 			return err
 		}
+	}
+	return r.answerNetlink()
+}
+
+// answerNetlink lets programs and the rdma tool find the devices by netlink.
+func (r *supervised) answerNetlink() error {
+	err := r.s.AnswerNetlink(uverbs.Netlink(r.devices...))
+	if err == nil {
+		return nil
+	}
+	for _, n := range r.c.NICs {
+		if !strings.HasPrefix(n.Name, "rxe") {
+			return fmt.Errorf("--name %s: without netlink programs only find devices whose names begin with rxe: %w", n.Name, err)
+		}
+	}
+	if r.c.Verbose {
+		logf("the rdma tool does not work: %v", err)
 	}
 	return nil
 }
@@ -145,6 +164,7 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 		return err
 	}
 	r.guests = append(r.guests, g)
+	r.devices = append(r.devices, uverbs.Remote{Name: n.Name, Ask: g.Ask})
 	if r.c.Verbose {
 		logf("joined NIC %s of process %d", key, g.Host())
 	}
@@ -170,6 +190,7 @@ func (r *supervised) make(n *nicConfig, index int) error {
 	}
 	host.Serve(o.admit)
 	r.own = append(r.own, o)
+	r.devices = append(r.devices, o.drv)
 	return nil
 }
 

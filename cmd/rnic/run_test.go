@@ -13,7 +13,8 @@ func TestRunBadArguments(t *testing.T) {
 		{},
 		{"--"},
 		{"--nonsense", "true"},
-		{"--name", "mlx5_0", "true"},
+		{"--name", "", "true"},
+		{"--name", ".hidden", "true"},
 		{"--name", "rxe/../x", "true"},
 		{"--name", "rxe" + strings.Repeat("0", 61), "true"}, // IB_DEVICE_NAME_MAX with its NUL
 		{"--mtu", "1500", "true"},

@@ -68,6 +68,7 @@ type Device struct {
 	closed   bool
 
 	queuePairs []int // of each unit; guarded by the units
+	numbers    numbers
 }
 
 // New makes a NIC: its links, its processing unit, its address table.

@@ -17,6 +17,8 @@ import (
 type Front interface {
 	sandbox.Device
 	io.Closer
+	// Describe answers Guest.Ask.
+	Describe(question []byte) ([]byte, error)
 }
 
 // Host lets other runs in.
@@ -300,11 +302,34 @@ func (r *Run) serveNotices() {
 			}
 		case kindGone:
 			r.memoryGone(int(m.num[0]))
+		case kindAsk:
+			if !r.describe(m.body) {
+				return
+			}
+			continue
 		default:
 			return
 		}
 		if r.notices.send(message{kind: m.kind}) != nil {
 			return
+		}
+	}
+}
+
+// describe answers a question of the guest's, in parts.
+func (r *Run) describe(question []byte) bool {
+	answer, err := r.front.Describe(question)
+	if err != nil {
+		answer = nil
+	}
+	for {
+		part := answer[:min(len(answer), maxBody)]
+		answer = answer[len(part):]
+		if r.notices.send(message{kind: kindAsk, num: [numbers]uint64{truth(len(answer) > 0)}, body: part}) != nil {
+			return false
+		}
+		if len(answer) == 0 {
+			return true
 		}
 	}
 }

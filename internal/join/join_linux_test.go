@@ -124,6 +124,9 @@ func (f *front) MemoryGone(pid int) {
 	defer f.mu.Unlock()
 	f.gone = append(f.gone, pid)
 }
+func (f *front) Describe(question []byte) ([]byte, error) {
+	return bytes.Repeat(question, 100_000), nil
+}
 func (f *front) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -299,6 +302,9 @@ func TestFilesOfAGuest(t *testing.T) {
 	}
 	if j.dev.Write(c, f, 0, 77); c.value != 77 {
 		t.Errorf("write on the file: %d, %v", c.value, c.errno)
+	}
+	if b, err := j.guest.Ask([]byte("what")); string(b) != strings.Repeat("what", 100_000) || err != nil {
+		t.Errorf("asked: %d bytes, %v", len(b), err)
 	}
 	j.dev.Closed(f)
 	j.dev.MemoryGone(4711)

@@ -46,6 +46,7 @@ const (
 	// Guest to host, on the socket of notices. The answer is of the same kind.
 	kindClosed = 'C' // (file)
 	kindGone   = 'G' // (process)
+	kindAsk    = 'A' // (; question); answers (more follow; part of the answer), the last with more 0
 )
 
 const (

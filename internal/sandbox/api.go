@@ -66,7 +66,7 @@ type Options struct {
 
 // Range says at which numbers an injected descriptor appears. The filter decides by the number,
 // so the ranges are fixed for a run: 80 numbers each below 960, or an eighth of RLIMIT_NOFILE
-// each at its top where that is lower. A number is found from the top of the range downwards.
+// each near its top where that is lower. Behind them are a few for sockets of NETLINK_RDMA. A number is found from the top of the range downwards.
 type Range int
 
 const (
@@ -125,6 +125,11 @@ type Device interface {
 	// that can be made beforehand) finds its regions gone.
 	MemoryGone(pid int)
 }
+
+// NetlinkHandler answers a datagram that a program has sent to the kernel on a socket of NETLINK_RDMA: it returns
+// those to send back to the socket, whose port ID is port. admin: the sender has CAP_NET_ADMIN. It may be
+// called from several goroutines at once.
+type NetlinkHandler func(datagram []byte, port uint32, admin bool) [][]byte
 
 // Call is one system call of a program, stopped until it is answered.
 //

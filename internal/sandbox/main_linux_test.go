@@ -294,6 +294,11 @@ func superviseNull(s *Supervisor) error {
 	if err := s.AddDevice("/dev/infiniband/rdma_cm", 10, 58, cm); err != nil {
 		return err
 	}
+	if os.Getenv("SANDBOX_TEST_NO_NETLINK") == "" {
+		if err := s.AnswerNetlink(echo); err != nil {
+			return err
+		}
+	}
 	if err := s.Serve(); err != nil {
 		return err
 	}

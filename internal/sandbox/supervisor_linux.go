@@ -27,6 +27,7 @@ type Supervisor struct {
 	inherited []int // descriptors that are the program's, above standard error
 	tree      *tree
 	files     *files
+	netlink   *netlink // nil: not served
 
 	dir   string // of the tree
 	group int    // process group of the front, and so of the program
@@ -176,6 +177,7 @@ func (s *Supervisor) Serve() error {
 	go srv.loop()
 	err = s.reapAll(pid, ours)
 	watch.finish()
+	s.netlink.close()
 	return err
 }
 
@@ -197,7 +199,7 @@ func (s *Supervisor) accept(sock int, watch *watcher) (*server, error) {
 	if err := tell(s.sock, msgStarted, nil, m.fd); err != nil {
 		return nil, fmt.Errorf("pass the listener to the front process: %w", err)
 	}
-	srv := &server{l: l, ranges: st.ranges, tree: s.tree, files: s.files, watch: watch}
+	srv := &server{l: l, ranges: st.ranges, tree: s.tree, files: s.files, watch: watch, netlink: s.netlink}
 	if !st.killable {
 		srv.replay = newReplay()
 	}

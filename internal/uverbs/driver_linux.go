@@ -18,8 +18,8 @@ import (
 
 // Config is what a Driver is made with.
 type Config struct {
-	// Name is the device's name in the tree. Clients that find their devices through sysfs take it
-	// for an rxe device only if it begins with "rxe".
+	// Name is the device's name. Clients that find their devices through sysfs, for want of netlink (see Netlink),
+	// take it for an rxe device only if it begins with "rxe".
 	Name string
 	// Version is the firmware version that the device reports: major, minor, patch.
 	Version [3]uint16
@@ -155,6 +155,7 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 		return
 	}
 	ctx := newContext(d, file)
+	ctx.dev.SetPID(sys.PID())
 	if !sys.Valid() {
 		unix.Close(app)
 		ctx.close()
@@ -330,18 +331,15 @@ func (d *Driver) Contexts() (contexts, objects int) {
 
 var _ sandbox.Device = (*Driver)(nil)
 
-// checkName refuses names that no stock client would take.
+// checkName refuses names that cannot be directories, and those that programs' options could not spell.
 func checkName(name string) error {
-	if len(name) < 3 || name[:3] != "rxe" {
-		return fmt.Errorf("device name %q: stock libraries look for names that begin with \"rxe\"", name)
-	}
-	for _, r := range name {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-') {
-			return fmt.Errorf("device name %q: letters, digits, - and _ only", name)
+	for i, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || i > 0 && (r == '_' || r == '-' || r == '.')) {
+			return fmt.Errorf("device name %q: letters and digits, and behind the first _, - and . too", name)
 		}
 	}
-	if len(name) > 63 { // IB_DEVICE_NAME_MAX
-		return fmt.Errorf("device name %q: 63 characters at most", name)
+	if len(name) == 0 || len(name) > 63 { // IB_DEVICE_NAME_MAX
+		return fmt.Errorf("device name %q: 1 to 63 characters", name)
 	}
 	return nil
 }

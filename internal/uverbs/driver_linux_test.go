@@ -608,8 +608,8 @@ func TestTruncatedFile(t *testing.T) {
 }
 
 func TestDeviceNames(t *testing.T) {
-	for name, ok := range map[string]bool{"rxe0": true, "rxe_a-1": true, "": false, "mlx5_0": false, "rxe/..": false,
-		"rxe" + strings.Repeat("x", 61): false} {
+	for name, ok := range map[string]bool{"rxe0": true, "rxe_a-1": true, "mlx5_0": true, "7.b": true, "": false, "rxe/..": false, "..": false,
+		"_x": false, "a b": false, "a%d": false, "r" + strings.Repeat("x", 62): true, "r" + strings.Repeat("x", 63): false} {
 		if err := checkName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -48,8 +48,9 @@ var mayImport = map[string][]string{
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
+	"internal/rdmanl":  {},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
-		"internal/shm"}, vocabulary...),
+		"internal/shm", "internal/rdmanl"}, vocabulary...),
 	"internal/ucm": {"internal/device", "internal/sandbox", "internal/ring"},
 }
 
@@ -65,7 +66,7 @@ var unlayered = []string{"cmd", "internal/perf", "test", "tools", "examples"}
 // given, so that one seed replays one run. They know no clock, no system, no
 // other goroutine and no randomness but what they are handed.
 var pure = []string{"internal/nic", "internal/ibcm", "internal/roce", "internal/ring", "internal/hostmem",
-	"internal/fault"}
+	"internal/fault", "internal/rdmanl"}
 
 // impure are the imports that pure packages must not have; a "/..." covers everything below.
 var impure = []string{"net", "net/http/...", "os/...", "os", "sync", "syscall", "runtime", "runtime/...", "context",

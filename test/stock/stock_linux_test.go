@@ -146,7 +146,7 @@ func TestExitCodeIsTheProgramsOwn(t *testing.T) {
 
 func TestBadArgumentsAreOneLine(t *testing.T) {
 	for _, args := range [][]string{
-		{"--name", "mlx5_0", "--", "true"}, {"--addr", "nonsense", "--", "true"}, {"--fault", "drop=many", "--", "true"},
+		{"--name", "a/b", "--", "true"}, {"--addr", "nonsense", "--", "true"}, {"--fault", "drop=many", "--", "true"},
 		{"--no-such-option", "--", "true"}, {"--"},
 	} {
 		out, code := run(t, args...)
