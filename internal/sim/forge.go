@@ -20,8 +20,8 @@ func (w *world) forge() {
 		return
 	}
 	fam := w.rng.IntN(2)
-	if q.conn != nil {
-		fam = q.conn.family
+	if q.end != nil {
+		fam = q.end.primary.family()
 	}
 	path := roce.Path{Src: w.stranger(q, fam), Dst: h.addrs[fam], SrcPort: 0xc123, TTL: 64}
 	op := pick(w, roce.RCWriteOnly, roce.RCSendOnly, roce.RCSendFirst, roce.RCFetchAdd, roce.RCReadRequest, roce.RCAtomicWrite, roce.RCSendOnlyInv, roce.RCAck,
@@ -33,15 +33,18 @@ func (w *world) forge() {
 		op = roce.UDSendOnly
 	}
 	pkt := w.forgePacket(q, op)
+	ghost := false
 	if q.typ == nic.RC && w.chance(25) { // a ghost: the peer itself answers what was never sent (9.7.6.1)
-		path.Src = q.peer.h.addrs[fam]
+		r := q.peer.end.primary
+		path.Src, path.Dst, ghost = q.peer.h.addrs[r.src], h.addrs[r.dst], true
 		pkt = w.forgePacket(q, roce.RCAck)
+		roce.BTH(pkt).SetMigReq(q.peer.end.state == nic.MigMigrated)
 		psn := roce.PSN(q.attr.SQPSN).Add(int(q.psnCount) + w.between(500, 5000))
 		roce.BTH(pkt).SetPSN(psn)
 	}
 	w.notePacket(h, "is sent a forged", pkt)
 	p := w.packet(&path, pkt)
-	p.forged, p.faults = true, 1<<FaultForged
+	p.forged, p.ghost, p.faults = true, ghost, 1<<FaultForged
 	h.arrive(p)
 }
 

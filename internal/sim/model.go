@@ -126,6 +126,7 @@ func (w *world) judge(x *work, s ring.Status) {
 	switch {
 	case x.allowed.has(s):
 	case s == ring.StatusRetryExcErr && q.mayLose():
+		w.checkGivesUp(q.end, x.String())
 		w.checkRetryTime(x)
 	case s == ring.StatusRNRRetryExcErr && q.lateRecv && q.attr.RNRRetry != 7 && x.consumes():
 	default:
@@ -154,14 +155,14 @@ func (q *qpair) mayLose() bool {
 		return false
 	}
 	p := q.peer
-	if q.outages() || p.progErr || p.reset || p.sendFault || p.down {
+	if w := q.h.w; w.cutOff(q.end) || q.outages() || p.progErr || p.reset || p.sendFault || p.down {
 		return true
 	}
-	if q.attr.RetryCnt < 6 && q.troubled() {
+	if q.attr.RetryCnt < 6 && (q.troubled() || q.end.flow.on) {
 		return true
 	}
 	// Where nothing is lost, the NAK of a peer that goes into error arrives.
-	return (p.errState || p.recvFault) && q.lossy()
+	return (p.errState || p.recvFault) && (q.lossy() || q.end.flow.on)
 }
 
 // succeed checks what the success of a work request promises: all of it is true now.
@@ -318,7 +319,7 @@ func (w *world) checkReceiveFields(r, m *work, e *ring.CQE) {
 		w.fail("%s for %s completes with immediate %x instead of %x", r, m, e.Imm, imm)
 	case m.op == ring.OpSendInv && e.Imm != m.imm:
 		w.fail("%s for %s completes with key %x instead of %x", r, m, e.Imm, m.imm)
-	case e.PKeyIndex != r.q.attr.PKeyIndex:
+	case e.PKeyIndex != r.q.attr.PKeyIndex && !(r.q.end != nil && r.q.end.hasFormer && e.PKeyIndex == r.q.end.formerPKey):
 		w.fail("%s for %s completes with P_Key index %d", r, m, e.PKeyIndex)
 	case e.SrcQP != m.q.qp.Num():
 		w.fail("%s for %s completes with source QP %06x", r, m, e.SrcQP)

@@ -20,11 +20,12 @@ type qpair struct {
 	conn           *conn // RC
 	uc             unreliable
 	peer           *qpair
-	number         int   // connections made so far
-	gone           bool  // destroyed
-	ending         bool  // UD: it is going to be reset
-	deaf           bool  // a completion queue of it has overflowed
-	pool           *pool // its receives come from there
+	end            *pathEnd // RC and UC
+	number         int      // connections made so far
+	gone           bool     // destroyed
+	ending         bool     // UD: it is going to be reset
+	deaf           bool     // a completion queue of it has overflowed
+	pool           *pool    // its receives come from there
 	epoch
 }
 

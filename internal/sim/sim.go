@@ -58,6 +58,7 @@ type world struct {
 	uds    []*qpair
 	groups []*mgroup
 	qkey   uint32 // of multicast groups
+	paths  bool   // paths fail, and connections may have another
 	ucs    []*qpair
 	xrcs   []*xrcGroup
 	works  []*work // by work request id, from workBase on

@@ -44,6 +44,8 @@ func (w *world) addUnreliable(a, b *host) {
 		return // an overflow ends a queue pair in the middle of a batch: the model of RC is about that
 	}
 	p.peer, q.peer = q, p
+	p.end, q.end = &pathEnd{h: a, qp: p.qp, q: p}, &pathEnd{h: b, qp: q.qp, q: q}
+	w.newFlow(p.end, q.end).alive = func() bool { return p.ready && q.ready && !p.down && !q.down }
 	w.negotiateUnreliable(p, q)
 	for _, x := range []*qpair{p, q} {
 		w.ucs = append(w.ucs, x)
@@ -59,17 +61,18 @@ func (q *qpair) plan() {
 }
 
 func (w *world) negotiateUnreliable(p, q *qpair) {
-	fam, partition := w.rng.IntN(2), w.rng.IntN(2)
+	partition := w.rng.IntN(2)
 	code := w.between(1, int(roce.MTUCode(min(p.h.mtu, q.h.mtu))))
 	for _, x := range []*qpair{p, q} {
 		x.mtu = roce.MTUBytes(uint8(code))
 		x.attr = nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: uint8(code), DestQPN: x.peer.qp.Num(), SQPSN: w.randomPSN(),
-			PKeyIndex: x.h.partition(partition),
-			AH:        nic.AHAttr{DGID: gidOf(x.peer.h, fam), SGIDIndex: uint8(fam), HopLimit: 64, IsGlobal: true, Port: 1}}
+			PKeyIndex: x.h.partition(partition)}
 		if w.chance(10) {
 			x.attr.AccessFlags &^= nic.AccessRemoteWrite
 		}
 	}
+	p.end.flow.begin(w, w.randomRoute(), [2]*nic.Attr{&p.attr, &q.attr})
+	p.attr.AH, q.attr.AH = p.end.primary.address(q.h), q.end.primary.address(p.h)
 	p.attr.RQPSN, q.attr.RQPSN = q.attr.SQPSN, p.attr.SQPSN
 	for _, x := range []*qpair{p, q} {
 		if w.chance(10) {
@@ -90,13 +93,24 @@ func (w *world) connectUnreliable(q *qpair) {
 	}
 	w.receiveUnreliable(q, w.between(0, 60))
 	ready := w.nanos(0, 50_000)
-	w.after(ready, func() {
-		a.State = nic.RTR
-		w.modify(q, &a, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN)
-	})
-	w.after(ready+w.nanos(0, 50_000), func() {
+	w.after(ready, func() { w.hearUnreliable(q, a) })
+}
+
+// hearUnreliable takes a queue pair to RTR and, in a while, to RTS, once its address exists.
+func (w *world) hearUnreliable(q *qpair, a nic.Attr) {
+	a.State = nic.RTR
+	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN
+	if w.withoutAddress(q, &a, mask) {
+		w.after(w.nanos(100_000, 10_000_000), func() { w.hearUnreliable(q, a) })
+		return
+	}
+	mask |= q.end.early(w, &a, nic.AttrAltPath)
+	w.modify(q, &a, mask)
+	w.after(w.nanos(0, 50_000), func() {
 		a.State = nic.RTS
-		w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
+		mask := nic.AttrState | nic.AttrSQPSN
+		mask |= q.end.early(w, &a, nic.AttrAltPath|nic.AttrPathMigState)
+		w.modify(q, &a, mask)
 		q.ready = true
 		w.maybe(15, q, func() {
 			if q.qp.State() == nic.RTS {

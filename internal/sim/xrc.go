@@ -40,6 +40,7 @@ type xrcSender struct {
 	g       *xrcGroup
 	h       *host
 	qp, tgt *nic.QP
+	flow    *flow
 	sq, cv  *ring.Queue
 	attr    nic.Attr
 	mtu     int
@@ -124,27 +125,36 @@ func (w *world) addXRCSender(g *xrcGroup, d *nic.XRCD, h *host) {
 	s.tgt, err = g.h.anyUnit().CreateQP(nic.QPInit{Type: nic.XRCTGT, XRCD: d})
 	w.must(err, "creating an XRC target")
 	g.senders = append(g.senders, s)
+	s.flow = w.newFlow(&pathEnd{h: h, qp: s.qp}, &pathEnd{h: g.h, qp: s.tgt})
+	s.flow.alive = func() bool { return !s.failed }
 	h.xrcs[s.qp.Num()], g.h.xrcs[s.tgt.Num()] = s, s
 	w.after(w.nanos(0, 50_000), func() { w.connectXRC(s) })
 }
 
 func (w *world) connectXRC(s *xrcSender) {
-	code, fam := uint8(w.between(1, int(roce.MTUCode(min(s.h.mtu, s.g.h.mtu))))), w.rng.IntN(2)
+	r := w.randomRoute()
+	if s.h.removed[r.src] || s.g.h.removed[r.dst] {
+		w.after(w.nanos(100_000, 10_000_000), func() { w.connectXRC(s) })
+		return
+	}
+	code := uint8(w.between(1, int(roce.MTUCode(min(s.h.mtu, s.g.h.mtu)))))
 	s.mtu = roce.MTUBytes(code)
 	psn, back := w.randomPSN(), w.randomPSN()
-	for _, e := range []struct {
+	var attrs [2]nic.Attr
+	for i, e := range []struct {
 		at, to     *host
 		qp, peer   *nic.QP
 		own, other uint32
+		by         route
 		rtr, rts   nic.AttrMask
 	}{
-		{s.g.h, s.h, s.tgt, s.qp, back, psn, nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer, nic.AttrTimeout},
-		{s.h, s.g.h, s.qp, s.tgt, psn, back, 0, nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic},
+		{s.g.h, s.h, s.tgt, s.qp, back, psn, r.back(), nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer, nic.AttrTimeout},
+		{s.h, s.g.h, s.qp, s.tgt, psn, back, r, 0, nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic},
 	} {
 		a := nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: code, DestQPN: e.peer.Num(), SQPSN: e.own, RQPSN: e.other,
 			MinRNRTimer: uint8(w.between(1, 14)), Timeout: uint8(w.between(10, 14)), RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 4, MaxDestRDAtomic: 4,
 			PKeyIndex: e.at.partition(0),
-			AH:        nic.AHAttr{DGID: gidOf(e.to, fam), SGIDIndex: uint8(fam), HopLimit: 64, IsGlobal: true, Port: 1}}
+			AH:        e.by.address(e.to)}
 		for _, step := range []struct {
 			to   nic.State
 			mask nic.AttrMask
@@ -153,8 +163,9 @@ func (w *world) connectXRC(s *xrcSender) {
 			a.State = step.to
 			w.must(e.at.nic.Modify(w.now, e.qp, &a, nic.AttrState|step.mask), "connecting XRC")
 		}
-		s.attr = a
+		s.attr, attrs[1-i] = a, a
 	}
+	s.flow.begin(w, r, [2]*nic.Attr{&attrs[0], &attrs[1]})
 	w.stepXRC(s)
 }
 
@@ -264,6 +275,11 @@ func (w *world) fillXRCAtomic(m *xrcSend, e *ring.SendWQE) {
 // observeXRC checks a packet of an initiator or a target.
 func (w *world) observeXRC(s *xrcSender, p *nic.TxPacket, pkt *roce.Packet) {
 	initiator := p.QPN == s.qp.Num()
+	if initiator {
+		w.checkSent(s.flow.ends[0], p, pkt)
+	} else {
+		w.checkSent(s.flow.ends[1], p, pkt)
+	}
 	if pkt.Info.Transport != roce.TransportXRC || pkt.Info.Request != initiator {
 		w.fail("XRC QP %06x sends %s", p.QPN, pkt.Info.Name)
 	}
@@ -351,11 +367,13 @@ func (w *world) sentXRC(s *xrcSender, e *ring.CQE) {
 	back := s.g.h.wires[s.h.index]
 	switch {
 	case s.failed && e.Status == ring.StatusWRFlushErr:
-	case e.Status == ring.StatusRetryExcErr && (len(there.outages) > 0 || len(back.outages) > 0):
+	case e.Status == ring.StatusRetryExcErr && (w.cutOff(s.flow.ends[0]) || len(there.outages) > 0 || len(back.outages) > 0):
+		w.checkGivesUp(s.flow.ends[0], OpNames[m.op])
 		s.failed = true
 		w.after(flushNanos, func() {
 			w.must(s.qp.Destroy(), "destroying an XRC initiator")
 			w.must(s.tgt.Destroy(), "destroying an XRC target")
+			s.flow.ends[0].over, s.flow.ends[1].over = true, true
 		})
 	case e.Status != ring.StatusSuccess || s.failed:
 		w.fail("a %s over XRC completes with %q", OpNames[m.op], e.Status)
