@@ -15,6 +15,7 @@ type Counters struct {
 	MulticastCopies uint64 // that reached a host with a member
 	PostedUC        uint64
 	DeliveredUC     uint64
+	DroppedShared   uint64 // with a shared receive that it had taken
 	PostedXRC       uint64
 	DeliveredXRC    uint64 // that used a receive
 	PostedRecvs     uint64
@@ -70,6 +71,7 @@ func (c *Counters) Add(o *Counters) {
 	c.CNPs += o.CNPs
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
+	c.DroppedShared += o.DroppedShared
 	c.PostedXRC += o.PostedXRC
 	c.DeliveredXRC += o.DeliveredXRC
 	c.PostedRecvs += o.PostedRecvs

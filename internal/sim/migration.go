@@ -305,7 +305,7 @@ func (w *world) checkPaths(h *host, after string) {
 		}
 		w.count.PathErrors += uint64(e.gotErr)
 		e.owed, e.got, e.owedErr, e.gotErr = 0, 0, 0, 0
-		if !e.flow.on || e.dead() {
+		if !e.flow.on || e.dead() || after == "transmit" || after == "gather" { // sending changes nothing
 			continue
 		}
 		switch s := e.qp.State(); s {

@@ -171,12 +171,14 @@ func (w *world) succeed(x *work) {
 		w.fail("%s succeeds, which it cannot", x)
 	}
 	x.success = true
+	if x.isHere() {
+		w.windowDone(x)
+		return
+	}
 	if x.q.unreliable() {
 		return
 	}
 	switch {
-	case x.isHere():
-		w.windowDone(x)
 	case x.isAtomic():
 		w.fetched(x)
 	case x.op == ring.OpRead:
@@ -244,6 +246,9 @@ func (w *world) completeReceive(r *work, e *ring.CQE) {
 		q.recvBlocked = false
 		number := q.number
 		w.after(w.nanos(0, 20_000), func() { w.postPlanned(q, number) })
+	}
+	if q.pool != nil && q.typ == nic.UC && w.sharedUnreliable(r, e) {
+		return
 	}
 	if q.recvErr && e.Status != ring.StatusWRFlushErr {
 		w.fail("%s completes with %q after an error of its queue: it should be flushed", r, e.Status)

@@ -203,6 +203,9 @@ func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
 // checkDatagrams holds when a batch has been received.
 func (w *world) checkDatagrams(h *host) {
 	for _, q := range h.qps {
+		if q.typ == nic.UC && q.pool != nil {
+			w.checkSharedUnreliable(q)
+		}
 		if q.unreliable() && q.pool == nil && !q.errState && !q.deaf && q.nextRecv != q.expect {
 			w.fail("%v has completed %d messages where %d should have been", q, q.nextRecv, q.expect)
 		}

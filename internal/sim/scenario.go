@@ -58,7 +58,7 @@ func (w *world) build() {
 	}
 	if w.chance(50) {
 		for range w.between(1, 2) {
-			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))])
+			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))], nil)
 		}
 	}
 	if w.chance(30) {

@@ -27,6 +27,7 @@ type unreliable struct {
 	// As the responder.
 	expected  roce.PSN
 	receiving *work // the message under way, nil: what comes is dropped until the next first
+	shared    sharedMessages
 }
 
 // ucPacket is one packet of a message.
@@ -38,8 +39,8 @@ type ucPacket struct {
 func (x *work) ucPackets() int { return max(1, (x.n+x.q.mtu-1)/x.q.mtu) }
 
 // addUnreliable makes an unreliable connection between two hosts, and starts its programs.
-func (w *world) addUnreliable(a, b *host) {
-	p, q := w.addQP(a, nic.UC, nil), w.addQP(b, nic.UC, nil)
+func (w *world) addUnreliable(a, b *host, shared *pool) {
+	p, q := w.addQP(a, nic.UC, nil), w.addQP(b, nic.UC, shared)
 	if p.sendCQ.small || p.recvCQ.small || q.sendCQ.small || q.recvCQ.small {
 		return // an overflow ends a queue pair in the middle of a batch: the model of RC is about that
 	}
@@ -88,7 +89,7 @@ func (w *world) connectUnreliable(q *qpair) {
 	a.State = nic.Init
 	w.modify(q, &a, nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
 	q.left = w.between(0, 40)
-	if q.left > 0 && w.chance(40) {
+	if w.addWindows(q); q.left > 0 && len(q.windows) == 0 && w.chance(40) { // what an error leaves of a bind is not known
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.receiveUnreliable(q, w.between(0, 60))
@@ -128,7 +129,7 @@ func (w *world) hearUnreliable(q *qpair, a nic.Attr) {
 
 // receiveUnreliable posts receives from time to time: enough or not, large enough or not.
 func (w *world) receiveUnreliable(q *qpair, left int) {
-	if q.down {
+	if q.down || q.pool != nil {
 		return
 	}
 	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {
@@ -145,9 +146,15 @@ func (w *world) receiveUnreliable(q *qpair, left int) {
 }
 
 func (w *world) newUnreliable(q *qpair) *work {
+	if x := w.windowWork(q); x != nil {
+		return x
+	}
 	x := w.newWork(q, false)
 	x.op = pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpWrite, ring.OpWrite, ring.OpWriteImm)
 	x.n = w.size(q.mtu)
+	if p := q.peer.pool; p != nil && w.chance(80) {
+		x.n = min(x.n, p.size)
+	}
 	x.imm = w.rng.Uint32()
 	x.signalled = q.sigAll || w.chance(60)
 	x.solicited = w.chance(40) && x.consumes()
@@ -161,7 +168,7 @@ func (w *world) newUnreliable(q *qpair) *work {
 		}
 		w.target(x, s)
 		if w.chance(6) && x.n > 0 {
-			x.rkey ^= 1 << w.rng.IntN(32) // no error of anybody's: the message is dropped (9.9.3)
+			x.rkey ^= 1 << w.between(8, 31) // no error of anybody's: the message is dropped (9.9.3)
 			x.refused = true
 		}
 		x.refused = x.refused || x.n > 0 && !permits(q.peer.attr.AccessFlags, x.op)
@@ -202,8 +209,8 @@ func (w *world) sendUnreliable(q *qpair, pkt *roce.Packet) {
 		if u.sending != nil && u.next < u.sending.ucPackets() && !u.sending.done {
 			w.fail("%v sends %s in the middle of %s", q, name, u.sending)
 		}
-		for u.count < len(q.sends) && (q.sends[u.count].done && !q.sends[u.count].success || q.sends[u.count].mustFail) {
-			u.count++ // failed, or flushed
+		for u.count < len(q.sends) && (q.sends[u.count].done && !q.sends[u.count].success || q.sends[u.count].mustFail || q.sends[u.count].isHere()) {
+			u.count++ // failed, or flushed, or not for the peer
 		}
 		if u.count == len(q.sends) {
 			w.fail("%v sends %s, for which there is no work request", q, name)
@@ -246,6 +253,10 @@ func (w *world) arriveUnreliable(q *qpair, pkt *roce.Packet) {
 	u, x := &q.uc, p.x
 	inOrder := psn == u.expected
 	u.expected = psn.Add(1)
+	if q.pool != nil {
+		w.arriveShared(q, p, inOrder)
+		return
+	}
 	if p.i == 0 {
 		u.receiving = x
 		if x.refused || x.consumes() && !x.isWrite() && q.expect >= len(q.recvs) {
@@ -254,7 +265,8 @@ func (w *world) arriveUnreliable(q *qpair, pkt *roce.Packet) {
 	} else if !inOrder {
 		u.receiving = nil
 	}
-	if u.receiving == nil {
+	if u.receiving == nil || x.windowGone() {
+		u.receiving = nil
 		return
 	}
 	from := p.i * q.mtu
@@ -328,7 +340,7 @@ func (w *world) reviveSends(q *qpair) {
 // finishUnreliable checks at the end of the run that what succeeded was sent, and that what was sent could arrive.
 func (w *world) finishUnreliable(q *qpair) {
 	for i, x := range q.sends {
-		if x.success && (i >= q.uc.count || !x.seen) {
+		if x.success && !x.isHere() && (i >= q.uc.count || !x.seen) {
 			w.fail("%s is complete and was never sent", x)
 		}
 		if x.delivered > 1+q.peer.h.duplicated {
