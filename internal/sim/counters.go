@@ -18,6 +18,7 @@ type Counters struct {
 	DroppedShared   uint64 // with a shared receive that it had taken
 	PostedXRC       uint64
 	DeliveredXRC    uint64 // that used a receive
+	XRCWindows      uint64 // that went through a memory window
 	PostedRecvs     uint64
 	SharedRecvs     uint64 // of shared receive queues
 	Limits          uint64 // events of these
@@ -74,6 +75,7 @@ func (c *Counters) Add(o *Counters) {
 	c.DroppedShared += o.DroppedShared
 	c.PostedXRC += o.PostedXRC
 	c.DeliveredXRC += o.DeliveredXRC
+	c.XRCWindows += o.XRCWindows
 	c.PostedRecvs += o.PostedRecvs
 	c.SharedRecvs += o.SharedRecvs
 	c.Limits += o.Limits

@@ -99,9 +99,13 @@ func (w *world) hostOf(a netip.Addr) *host {
 // and lets the model judge what it sees.
 func (h *host) look(after string) {
 	w := h.w
-	for _, u := range h.units {
-		for _, e := range u.nic.Events() {
-			h.event(&e, after)
+	for more := true; more; { // what overflowed is dealt with by one unit, and is told by others
+		more = false
+		for _, u := range h.units {
+			for _, e := range u.nic.Events() {
+				h.event(&e, after)
+				more = true
+			}
 		}
 	}
 	for _, c := range h.cqs {
@@ -184,6 +188,9 @@ func (h *host) event(e *nic.Event, after string) {
 				h.drained = append(h.drained, q)
 			}
 		}
+		if s := h.xrcs[e.QP.Num()]; s != nil {
+			w.drainedXRC(s)
+		}
 	case nic.EventQPFatal, nic.EventQPReqErr, nic.EventQPAccessErr:
 		for _, q := range h.qps {
 			if q.qp == e.QP {
@@ -192,7 +199,11 @@ func (h *host) event(e *nic.Event, after string) {
 				return
 			}
 		}
-		w.fail("host %d, after %s: an asynchronous event of no queue pair", h.index, after)
+		if s := h.xrcs[e.QP.Num()]; s != nil && s.tgt == e.QP && s.expectsError() {
+			s.tgtDown = true
+			return
+		}
+		w.fail("host %d, after %s: an asynchronous event of no queue pair, or for no cause", h.index, after)
 	default:
 		w.fail("host %d, after %s: unexpected event %d", h.index, after, e.Type)
 	}

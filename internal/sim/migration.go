@@ -170,6 +170,9 @@ func (w *world) checkRetries(e *pathEnd, what string) {
 func (w *world) pathArrive(e *pathEnd, p *packet, pkt *roce.Packet) bool {
 	switch e.qp.State() {
 	case nic.RTS, nic.SQD, nic.SQE:
+		if e.dead() {
+			return false
+		}
 	case nic.RTR:
 		if !pkt.Info.Request {
 			return false
