@@ -155,7 +155,7 @@ func (q *qpair) mayLose() bool {
 		return false
 	}
 	p := q.peer
-	if w := q.h.w; w.cutOff(q.end) || q.outages() || p.progErr || p.reset || p.sendFault || p.down {
+	if w := q.h.w; w.cutOff(q.end) || q.outages() || p.progErr || p.reset || p.sendFault || p.down || p.late {
 		return true
 	}
 	if q.attr.RetryCnt < 6 && (q.troubled() || q.end.flow.on) {

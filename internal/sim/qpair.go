@@ -58,6 +58,7 @@ type epoch struct {
 	hitByPeer bool // the peer posted something that this end must refuse
 	reset     bool // the program took it down without a flush
 	down      bool // recovery has begun
+	late      bool // it was in INIT for long, because its address did not exist
 	bomb      *work
 
 	bombAt               int // index of the send at which an error is intended, -1 for none

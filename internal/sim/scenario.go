@@ -329,6 +329,7 @@ func (w *world) toRTR(q *qpair) {
 	attr.State = nic.RTR
 	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
 	if w.withoutAddress(q, &attr, mask) {
+		q.late = true
 		number := q.number
 		w.after(w.nanos(100_000, 10_000_000), func() {
 			if q.number == number && q.qp.State() == nic.Init && !q.down {

@@ -118,6 +118,7 @@ func (w *world) hearUnreliable(q *qpair, a nic.Attr) {
 				w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
 			}
 		})
+		w.maybe(6, q, func() { w.resetUnreliable(q) })
 		w.maybe(15, q, func() {
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)

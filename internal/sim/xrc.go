@@ -53,6 +53,7 @@ type xrcSender struct {
 	reset   bool          // the program has reset the initiator: nothing completes any more
 	bombAt  int           // index of the send at which an error is intended, -1 for none
 	tgtDown bool          // the target takes nothing any more
+	late    bool          // an end was in INIT for long, because its address did not exist
 	coming  [2][]*xrcSend // by queue: those whose receives have not completed, in order
 	last    [2]int        // by queue: the receive that was used last
 }
@@ -188,7 +189,7 @@ func (w *world) stepXRCState(s *xrcSender, e *pathEnd, a nic.Attr, masks [3]nic.
 	}
 	delay := int64(0)
 	if to == nic.RTR && e.h.removed[e.primary.src] { // it has gone since
-		delay = w.nanos(100_000, 10_000_000)
+		delay, s.late = w.nanos(100_000, 10_000_000), true
 	} else {
 		a.State = to
 		w.must(e.h.nic.Modify(w.now, e.qp, &a, nic.AttrState|masks[to-nic.Init]), "connecting XRC")

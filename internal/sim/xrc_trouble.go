@@ -126,7 +126,7 @@ func (m *xrcSend) windowGone() bool {
 
 // mayFailXRC tells whether a message may complete with this error.
 func (w *world) mayFailXRC(s *xrcSender, m *xrcSend, status ring.Status) bool {
-	return m.allowed.has(status) || status == ring.StatusRemAccessErr && m.windowGone() || status == ring.StatusRetryExcErr && s.tgtDown
+	return m.allowed.has(status) || status == ring.StatusRemAccessErr && m.windowGone() || status == ring.StatusRetryExcErr && (s.tgtDown || s.late)
 }
 
 // receiveFailedXRC judges a receive that fails, and tells whether it does.
