@@ -43,6 +43,13 @@ func (w *world) forge() {
 		path.Src, path.Dst, ghost = q.peer.h.addrs[r.src], h.addrs[r.dst], true
 		pkt = w.forgePacket(q, roce.RCAck)
 		roce.BTH(pkt).SetMigReq(q.peer.end.state == nic.MigMigrated)
+		if w.chance(30) { // and by another path, perhaps, as if it had migrated, or had not
+			e := q.end
+			by := pick(w, e.primary, e.alt, e.former, w.randomRoute())
+			path.Src, path.Dst = q.peer.h.addrs[by.dst], h.addrs[by.src]
+			roce.BTH(pkt).SetMigReq(w.chance(50))
+			roce.BTH(pkt).SetPKey(q.h.pkeys[w.rng.IntN(len(q.h.pkeys))])
+		}
 		psn := roce.PSN(q.attr.SQPSN).Add(int(q.psnCount) + w.between(500, 5000))
 		roce.BTH(pkt).SetPSN(psn)
 	}

@@ -56,8 +56,6 @@ type silence struct {
 	from, to int64
 }
 
-const allRoutes = ^uint16(0)
-
 // routeOf is the route that a packet takes; false: it is for a group.
 func (x *wire) routeOf(path *roce.Path) (route, bool) {
 	src, dst := x.from.addrIndex(path.Src), x.to.addrIndex(path.Dst)
@@ -104,7 +102,7 @@ func (w *world) addPortChanges() {
 }
 
 // changePort lets an address, or all of them, go down, or vanish, and come back: what the device tells its NIC of its
-// interfaces, in that order.
+// interfaces, in that order. One change follows another, left of them in all.
 func (w *world) changePort(h *host, left int) {
 	one, gone := w.rng.IntN(hostAddrs), w.chance(40)
 	h.down = [hostAddrs]bool{}
@@ -140,6 +138,9 @@ func (w *world) changePort(h *host, left int) {
 	if gone {
 		h.removed[one] = true
 		h.nic.SetGID(one, roce.GID{})
+	}
+	if w.chance(40) { // something else has changed: what was down still is
+		w.after(nanos/2, func() { w.setDown(h) })
 	}
 	w.after(nanos, func() {
 		w.note(h, "all addresses are up")

@@ -64,6 +64,19 @@ func (w *world) build() {
 	if w.chance(30) {
 		w.addXRC(w.hosts[w.rng.IntN(len(w.hosts))])
 	}
+	w.start()
+	if w.paths && w.chance(60) {
+		w.addPortChanges()
+	}
+	if w.chance(30) {
+		for range w.between(1, 40) {
+			w.after(w.nanos(10_000, 800_000), w.forge)
+		}
+	}
+}
+
+// start arms completion queues and starts the programs of what has been made.
+func (w *world) start() {
 	for _, h := range w.hosts {
 		for _, c := range h.cqs {
 			if w.chance(80) {
@@ -76,14 +89,6 @@ func (w *world) build() {
 	}
 	for _, q := range w.uds {
 		w.startDatagrams(q)
-	}
-	if w.paths && w.chance(60) {
-		w.addPortChanges()
-	}
-	if w.chance(30) {
-		for range w.between(1, 40) {
-			w.after(w.nanos(10_000, 800_000), w.forge)
-		}
 	}
 }
 

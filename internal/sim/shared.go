@@ -47,7 +47,7 @@ func (w *world) addShared(h *host) {
 		}
 	}
 	if w.chance(40) {
-		w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], h, p)
+		w.addSharedUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], h, p)
 	}
 	w.after(0, func() {
 		for range w.between(1, 12) {

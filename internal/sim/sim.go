@@ -1,6 +1,6 @@
 // Package sim runs the NIC's core under a seeded simulator. One seed is one run: a few hosts with a
 // NIC each, random programs, links that lose, duplicate, reorder, delay and corrupt packets, and
-// virtual time. A model beside it knows what the programs asked for and checks every byte of
+// virtual time. Paths fail, and addresses and ports go down: the simulator is the device there. A model beside it knows what the programs asked for and checks every byte of
 // memory, every completion, every atomic and some rules of the wire. The same seed gives the same
 // packets, byte for byte, so that a failure is replayed by its seed alone.
 package sim
@@ -70,7 +70,10 @@ type world struct {
 }
 
 // Run makes one run.
-func Run(cfg Config) (res Result) {
+func Run(cfg Config) (res Result) { return run(cfg, (*world).build) }
+
+// run makes one run of what build has made.
+func run(cfg Config, build func(*world)) (res Result) {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)), now: startNanos}
 	w.trace.out = cfg.Trace
 	res.Seed = cfg.Seed
@@ -87,7 +90,7 @@ func Run(cfg Config) (res Result) {
 			res.Violation = v
 		}
 	}()
-	w.build()
+	build(w)
 	for n := 0; w.events.len() > 0; n++ {
 		if n > maxEvents {
 			w.fail("liveness: %d events and no end; %s", n, w.outstanding())

@@ -23,6 +23,13 @@ type sharedMessage struct {
 	fresh   bool
 }
 
+// addSharedUnreliable makes an unreliable connection that takes from p. A message whose end is lost keeps its receive until
+// the next one comes: there is one more for that.
+func (w *world) addSharedUnreliable(a, b *host, p *pool) {
+	w.addUnreliable(a, b, p)
+	w.after(w.nanos(0, 3_000_000), func() { w.replenish(p, nil) })
+}
+
 // windowGone tells whether the message goes through a window that is not bound as it was any more.
 func (x *work) windowGone() bool {
 	return x.isWrite() && x.n > 0 && x.remote.r.win != nil && x.remote.r.win.bound != x.remote.r
