@@ -1,6 +1,7 @@
 // Package sim runs the NIC's core under a seeded simulator. One seed is one run: a few hosts with a
-// NIC each, random programs, links that lose, duplicate, reorder, delay and corrupt packets, and
-// virtual time. Paths fail, and addresses and ports go down: the simulator is the device there. A model beside it knows what the programs asked for and checks every byte of
+// NIC each, random programs, links that lose, duplicate, reorder, delay and corrupt packets, paths that
+// fail, addresses and ports that go down (what the device tells its NIC of its interfaces, the simulator
+// tells), and virtual time. A model beside it knows what the programs asked for and checks every byte of
 // memory, every completion, every atomic and some rules of the wire. The same seed gives the same
 // packets, byte for byte, so that a failure is replayed by its seed alone.
 package sim
