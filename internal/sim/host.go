@@ -189,7 +189,7 @@ func (h *host) event(e *nic.Event, after string) {
 			}
 		}
 		if s := h.xrcs[e.QP.Num()]; s != nil {
-			w.drainedXRC(s)
+			w.drainedXRC(s, e.QP)
 		}
 	case nic.EventQPFatal, nic.EventQPReqErr, nic.EventQPAccessErr:
 		for _, q := range h.qps {

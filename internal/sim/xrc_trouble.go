@@ -31,6 +31,11 @@ func (w *world) troubleXRC(s *xrcSender) {
 			modify(ini, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
 		}
 	})
+	maybe(15, func() {
+		if s.tgt.State() == nic.RTS { // it goes on answering (10.3.1.5)
+			modify(tgt, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
+		}
+	})
 	maybe(4, func() {
 		w.breakXRC(s)
 		modify(ini, &nic.Attr{State: nic.Err}, nic.AttrState)
@@ -56,18 +61,22 @@ func (w *world) breakXRC(s *xrcSender) {
 	})
 }
 
-// drainedXRC is the event that everything which had begun when an initiator entered SQD has completed (10.3.1.5).
-func (w *world) drainedXRC(s *xrcSender) {
+// drainedXRC is the event that everything which had begun when an end entered SQD has completed (10.3.1.5).
+func (w *world) drainedXRC(s *xrcSender, qp *nic.QP) {
 	if s.failed {
 		return
 	}
-	if s.qp.State() != nic.SQD {
-		w.fail("%s is in %v and reports that its send queue is drained", s.flow.ends[0].name(), s.qp.State())
+	e := s.flow.ends[0]
+	if qp == s.tgt {
+		e = s.flow.ends[1]
+	}
+	if qp.State() != nic.SQD {
+		w.fail("%s is in %v and reports that its send queue is drained", e.name(), qp.State())
 	}
 	w.after(w.nanos(0, 100_000), func() {
-		if s.qp.State() == nic.SQD && !s.failed {
-			w.must(s.h.nic.Modify(w.now, s.qp, &nic.Attr{State: nic.RTS}, nic.AttrState), "leaving SQD")
-			s.h.driveSoon()
+		if qp.State() == nic.SQD && !s.failed {
+			w.must(e.h.nic.Modify(w.now, qp, &nic.Attr{State: nic.RTS}, nic.AttrState), "leaving SQD")
+			e.h.driveSoon()
 		}
 	})
 }
