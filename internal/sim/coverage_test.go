@@ -55,13 +55,8 @@ func TestCoverage(t *testing.T) {
 	}
 	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC FETCH ADD", "XRC ATOMIC ACK", "XRC ACK", "XRC RNR NAK"} {
 		mustMeetOne(t, c, name, nic.RTS, links...)
-		mustMeetOne(t, c, name, nic.RTS, FaultOutage)
 	}
-	mustMeet(t, c, "XRC SEND", nic.RTS, FaultForged)
-	for _, s := range []nic.State{nic.RTR, nic.Err} {
-		mustMeetOne(t, c, "XRC SEND", s, append(links, FaultForged, FaultOutage)...)
-	}
-	mustMeetOne(t, c, "XRC ACK", nic.SQD, append(links, FaultOutage)...)
+	mustMeet(t, c, "XRC SEND", nic.RTS, FaultForged, FaultOutage)
 	mustMeetOne(t, c, "UD SEND", nic.SQD, append(links, FaultOutage)...)
 	mustMeetOne(t, c, "UC SEND", nic.Reset, append(links, FaultForged)...)
 }

@@ -95,8 +95,9 @@ func TestUnreliableShared(t *testing.T) {
 
 // XRC with errors, in every state, and through memory windows that other connections have bound.
 func TestXRCMix(t *testing.T) {
-	sum := directed(t, 2, 20, func(w *world) {
-		w.addConn(w.hosts[0], w.hosts[1])
+	sum := directed(t, 2, 30, func(w *world) {
+		w.addStar(0)
+		w.addStar(1)
 		w.addXRC(w.hosts[1])
 		w.addXRC(w.hosts[0])
 	})
@@ -104,9 +105,20 @@ func TestXRCMix(t *testing.T) {
 	if c.DeliveredXRC < 100 || c.XRCWindows == 0 || c.Intended == 0 {
 		t.Errorf("%d messages delivered, %d through windows, %d intended errors: too few to tell", c.DeliveredXRC, c.XRCWindows, c.Intended)
 	}
-	for _, name := range []string{"XRC WRITE", "XRC READ response", "XRC NAK"} {
-		if sum.Coverage.Met(name, nic.RTS, FaultDuplicate) == 0 {
-			t.Errorf("no %s was duplicated in RTS", name)
+	all := []FaultKind{FaultDrop, FaultOutage, FaultDuplicate, FaultReorder, FaultLate}
+	drained := uint32(0)
+	for _, name := range []string{"XRC WRITE", "XRC SEND", "XRC READ", "XRC ACK", "XRC READ response"} {
+		for _, k := range all {
+			drained += sum.Coverage.Met(name, nic.SQD, k)
 		}
+	}
+	if drained == 0 {
+		t.Error("no end of XRC met any fault in SQD")
+	}
+	for _, s := range []nic.State{nic.RTS, nic.Err} {
+		mustMeetOne(t, &sum.Coverage, "XRC WRITE", s, all...)
+	}
+	for _, name := range []string{"XRC ACK", "XRC READ response", "XRC NAK"} {
+		mustMeetOne(t, &sum.Coverage, name, nic.RTS, all...)
 	}
 }
