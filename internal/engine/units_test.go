@@ -168,6 +168,29 @@ func TestRestOfAParcelWakesTheUnit(t *testing.T) {
 	}
 }
 
+// What finds no room with a unit that is busy for long is lost, as it would be in a socket, and counted; the rest arrives.
+func TestLostHandOversAreCounted(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	a, b := r.end(0, nic.UC), r.end(1, nic.UC)
+	a.connect(localGID, b.q.Num())
+	b.connect(localGID, a.q.Num())
+	const more = 500
+	const sends = inboxPackets + more
+	b.receives(sends)
+	r.e.units[1].lock()
+	a.post(ring.OpSend, sends)
+	r.e.Ring(a.q)
+	a.completions(sends) // unreliable: they leave in this step
+	r.e.units[0].lock()
+	r.e.units[0].mu.Unlock()
+	r.e.units[1].mu.Unlock()
+	r.e.kick()
+	b.completions(inboxPackets)
+	if n := r.e.HandoverDrops(); n != more || b.cq.Pending() != inboxPackets {
+		t.Errorf("%d of %d messages arrive, and %d are counted as lost", b.cq.Pending(), sends, n)
+	}
+}
+
 // However often a program rings, what waits for a unit that is busy does not grow; and the last ring counts.
 func TestDoorbellsOfAQueuePairWaitOnce(t *testing.T) {
 	r := newUnitsRig(t, []link.Link{nil, nil})
