@@ -147,6 +147,7 @@ func (d *Device) Stats() (s nic.Stats) {
 	for _, u := range d.engine.Core().Units() {
 		s.Add(u.Stats())
 	}
+	s.HandoverDrops = d.engine.HandoverDrops()
 	return s
 }
 

@@ -122,6 +122,7 @@ type QP struct {
 	dead           bool             // destroyed
 	cqSlot         [2]int           // where sendCQ.users and recvCQ.users list it
 	Owner          any              // the device service's
+	Rung           atomic.Bool      // the engine's: a doorbell of it waits for its unit's driver
 	windows        map[*MW]struct{} // type 2, bound to it
 	mig            *migration       // nil: it never had an alternate path
 

@@ -189,7 +189,7 @@ func (q *QP) nextPiece(w *sendRequest, psn roce.PSN) (n, cost uint32) {
 // in flight fit the windows, and several requests overlap.
 func (q *QP) readPiece() uint32 {
 	r := &q.req
-	space := min(r.window.limit, r.peer.window.limit)
+	space := min(r.window.limit, r.peer.limit())
 	return max(1, space/uint32(min(4, max(1, int(q.attr.MaxRDAtomic))))/(q.mtu+q.nic.transport.windows.overhead()))
 }
 
