@@ -59,7 +59,7 @@ func (c *call) uint(id uint16) uint64 {
 // flags is the value of a set of flags; EINVAL if there are more than those allowed.
 func (c *call) flags(id uint16, allowed uint64) (uint32, syscall.Errno) {
 	v := c.uint(id)
-	if v&^allowed != 0 {
+	if a := find(c.attrs, id); a != nil && a.len != 4 && a.len != 8 || v&^allowed != 0 {
 		return 0, syscall.EINVAL
 	}
 	return uint32(v), 0

@@ -218,6 +218,8 @@ d->atomic_cap = 23; d->max_ah = 24; d->max_mw = 28; d->max_srq = 29; d->max_srq_
 dump("device", d, sizeof *d);
 x.response_length = sizeof x; x.device_cap_flags_ex = 16 | 1ULL << 40;
 x.cq_moderation_caps.max_cq_moderation_count = x.cq_moderation_caps.max_cq_moderation_period = 65535;
+x.odp_caps.general_caps = 41; x.odp_caps.per_transport_caps.rc_odp_caps = 42; x.odp_caps.per_transport_caps.uc_odp_caps = 43;
+x.odp_caps.per_transport_caps.ud_odp_caps = 44; x.xrc_odp_caps = 45;
 dump("deviceExt", &x, sizeof x);
 struct ib_uverbs_query_port_resp_ex p; memset(&p, 0, sizeof p);
 p.legacy_resp.port_cap_flags = 1; p.legacy_resp.max_msg_sz = 2; p.legacy_resp.gid_tbl_len = 3; p.legacy_resp.pkey_tbl_len = 4;
@@ -279,7 +281,7 @@ dump("cap", &k, sizeof k);
 	}
 	dev := deviceAttr{FWVersion: 0x000100020003, NodeGUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, MaxMRBytes: 0x1122334455667788,
 		PageSizes: 0xfffff000, VendorID: 11, PartID: 12, HWVersion: 13, CapFlags: 16 | 1<<40, AtomicCap: 23, PKeys: 25, ACKDelay: 26,
-		Ports: 27, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
+		Ports: 27, ODP: odpCaps{General: 41, RC: 42, UC: 43, UD: 44, XRC: 45}, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
 			MaxRDAtomic: 22, MaxAH: 24, MaxMW: 28, MaxSRQ: 29, MaxSRQWR: 30}}
 	b := make([]byte, sizeDeviceExt)
 	dev.encode(b)

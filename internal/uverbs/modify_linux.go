@@ -57,11 +57,20 @@ func (c *call) modifyCQ() syscall.Errno {
 // reregMR is REREG_MR: response, mr_handle, flags, start, length, hca_va, pd_handle, access_flags. The
 // region belongs to the process whose memory it is of.
 func (c *call) reregMR() syscall.Errno {
+	flags := nic.ReregFlags(le.Uint32(c.req[12:]))
+	switch {
+	case flags == 0:
+		return syscall.EINVAL
+	case flags&^(nic.ReregTranslation|nic.ReregPD|nic.ReregAccess) != 0:
+		return syscall.EOPNOTSUPP
+	}
 	o, errno := get[*mrObject](c.ctx, uint64(le.Uint32(c.req[8:])))
-	if errno != 0 || o.dev == nil {
+	if errno != 0 {
+		return errno
+	}
+	if o.dev == nil {
 		return syscall.EINVAL
 	}
-	flags := nic.ReregFlags(le.Uint32(c.req[12:]))
 	r := nic.Region{Start: le.Uint64(c.req[16:]), Length: le.Uint64(c.req[24:]), IOVA: le.Uint64(c.req[32:]),
 		Access: nic.Access(le.Uint32(c.req[44:]))}
 	pid := o.pid
@@ -88,7 +97,16 @@ func (c *call) reregMR() syscall.Errno {
 	}
 	o.pid, o.lkey, o.rkey = pid, o.dev.LKey(), o.dev.RKey()
 	if flags&nic.ReregTranslation != 0 {
-		o.length, o.iova = r.Length, r.IOVA
+		o.start, o.length, o.iova = r.Start, r.Length, r.IOVA
+	}
+	if flags&nic.ReregAccess != 0 {
+		o.access = r.Access
+	}
+	if o.access&nic.AccessZeroBased != 0 {
+		o.iova = 0
+	}
+	if pd != nil {
+		o.pd = pd
 	}
 	c.respond(words(o.lkey, o.rkey))
 	return 0

@@ -51,11 +51,14 @@ func (c *call) addAt(h uint32, o verbsObject) {
 // mrObject is a memory region. It belongs to the process that registered it.
 type mrObject struct {
 	dev    *device.MR // nil: that process's memory is gone
+	pd     *pdObject
 	pid    int
 	lkey   uint32
 	rkey   uint32
+	start  uint64
 	length uint64
 	iova   uint64
+	access nic.Access
 }
 
 func (o *mrObject) destroy() error { return o.end((*device.MR).Dereg) }
@@ -98,7 +101,10 @@ func (c *call) regMR() syscall.Errno {
 		}
 		return c.failed(err)
 	}
-	o := &mrObject{dev: mr, pid: pid, lkey: mr.LKey(), rkey: mr.RKey(), length: length, iova: iova}
+	if access&nic.AccessZeroBased != 0 {
+		iova = 0
+	}
+	o := &mrObject{dev: mr, pd: pd, pid: pid, lkey: mr.LKey(), rkey: mr.RKey(), start: start, length: length, iova: iova, access: access}
 	c.respond(words(c.add(o), o.lkey, o.rkey))
 	return 0
 }
@@ -246,14 +252,22 @@ func (c *call) createCQExt() syscall.Errno {
 	return errno
 }
 
+// cqFlagsKnown are the flags of completion queues that there are (enum ib_uverbs_ex_create_cq_flags): time stamps by the device, and
+// overrun that is not looked for. This device has neither.
+const cqFlagsKnown = 1<<0 | 1<<1
+
 // createCQMethod is CQ, CREATE.
 func (c *call) createCQMethod() (errno syscall.Errno) {
 	i := cqInit{userHandle: c.uint(cqUserHandle), cqe: uint32(c.uint(cqCQE)), vector: uint32(c.uint(cqCompVector))}
-	if c.uint(cqFlags) != 0 {
+	flags, errno := c.flags(cqFlags, cqFlagsKnown)
+	switch {
+	case errno != 0:
+		return errno
+	case flags != 0:
 		return syscall.EOPNOTSUPP
 	}
 	if c.has(cqCompChannel) {
-		if i.comp, errno = c.channelAt(int(int32(c.uint(cqCompChannel))), sizeCompEvent); errno != 0 {
+		if i.comp, errno = c.channelIn(cqCompChannel, sizeCompEvent); errno != 0 {
 			return errno
 		}
 	}
@@ -387,11 +401,21 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	return o, h, 0
 }
 
+// Types of queue pairs (enum ib_uverbs_qp_type) that this NIC does not have.
+const (
+	qpRawPacket = 8
+	qpDriver    = 0xff
+)
+
 // resolveQP finds the objects that a queue pair is made of.
 func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 	init.Type, init.SigAll = nic.QPType(i.typ), i.sigAll
-	if i.typ != uint64(nic.RC) && i.typ != uint64(nic.UC) && i.typ != uint64(nic.UD) {
+	switch i.typ {
+	case uint64(nic.RC), uint64(nic.UC), uint64(nic.UD):
+	case qpRawPacket, uint64(nic.XRCINI), uint64(nic.XRCTGT), qpDriver:
 		return init, syscall.EOPNOTSUPP
+	default:
+		return init, syscall.EINVAL
 	}
 	pd, errno := get[*pdObject](c.ctx, i.pd)
 	if errno != 0 {
@@ -417,7 +441,11 @@ func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 }
 
 // Flags of QP, CREATE (enum ib_uverbs_qp_create_flags).
-const qpFlagSigAll = 1 << 12
+const (
+	qpFlagSigAll = 1 << 12
+	// All that there are: no loopback of multicast, FCS and VLAN tags of raw packets, padding of writes.
+	qpFlagsKnown = 1<<1 | 1<<8 | 1<<9 | 1<<11 | qpFlagSigAll
+)
 
 // createQPMethod is QP, CREATE.
 func (c *call) createQPMethod() (errno syscall.Errno) {
@@ -427,8 +455,11 @@ func (c *call) createQPMethod() (errno syscall.Errno) {
 	if !c.has(qpPD) || !c.has(qpSendCQ) || !c.has(qpRecvCQ) {
 		return syscall.EINVAL
 	}
-	flags := c.uint(qpFlags)
-	if flags&^qpFlagSigAll != 0 {
+	flags, errno := c.flags(qpFlags, qpFlagsKnown)
+	switch {
+	case errno != 0:
+		return errno
+	case flags&^qpFlagSigAll != 0:
 		return syscall.EOPNOTSUPP
 	}
 	i := qpInit{userHandle: c.uint(qpUserHandle), pd: c.uint(qpPD), sendCQ: c.uint(qpSendCQ), recvCQ: c.uint(qpRecvCQ), srq: c.uint(qpSRQ), hasSRQ: c.has(qpSRQ),
@@ -479,7 +510,7 @@ func (c *call) createQPCommand() syscall.Errno {
 
 // createQPExt is EX_CREATE_QP: the same from another offset, with comp_mask and create_flags.
 func (c *call) createQPExt() syscall.Errno {
-	if le.Uint32(c.req[48:]) != 0 { // comp_mask
+	if le.Uint32(c.req[48:]) != 0 || c.req[47] != 0 { // comp_mask, reserved
 		return syscall.EINVAL
 	}
 	if len(c.req) >= 56 && le.Uint32(c.req[52:]) != 0 { // create_flags
