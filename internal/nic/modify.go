@@ -153,6 +153,7 @@ func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 		q.entered(now, from)
 		q.modifyMigration(now, a, mask, &c)
 	}
+	q.showReadiness()
 	return nil
 }
 

@@ -106,5 +106,8 @@ func (c *call) prefetch(pages []hostmem.Segment) syscall.Errno {
 
 // regDmabufMR is MR, REG_DMABUF: this NIC reaches memory of processes only.
 func (c *call) regDmabufMR() syscall.Errno {
+	if _, errno := get[*pdObject](c.ctx, c.uint(dmabufPD)); errno != 0 {
+		return errno
+	}
 	return c.failed(fmt.Errorf("REG_DMABUF_MR: this NIC does not have it: %w", syscall.EOPNOTSUPP))
 }

@@ -109,6 +109,20 @@ func (c *call) putSpan(s span, a *attr, b []byte, fill bool) {
 	c.answers = append(c.answers, answer{s.addr, b, a})
 }
 
+// answerable tells whether the answers of a command can be written: asked before what cannot be taken back, which is a
+// queue that the program must map anew, new keys, or a descriptor that it gets. Then the command has changed nothing.
+func (c *call) answerable() syscall.Errno {
+	for _, s := range [...]span{c.resp, c.uhwResp} {
+		if s.addr != 0 && s.len > 0 && c.sys.WriteMem(s.addr, make([]byte, s.len)) != nil {
+			return syscall.EFAULT
+		}
+	}
+	if c.base != 0 && c.sys.WriteMem(c.base+sizeIoctlHdr, c.raw) != nil {
+		return syscall.EFAULT
+	}
+	return 0
+}
+
 // finish writes the answers. EFAULT if that is not possible, EINTR if the caller was killed meanwhile, and
 // its number may be another thread's: then what the command created is gone.
 func (c *call) finish() syscall.Errno {

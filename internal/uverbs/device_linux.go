@@ -147,6 +147,9 @@ func (c *call) openAsync() (int, syscall.Errno) {
 
 // openChannel makes an event channel and injects its read end.
 func (c *call) openChannel(recordSize int) (*channel, int, syscall.Errno) {
+	if errno := c.answerable(); errno != 0 {
+		return nil, -1, errno
+	}
 	ch, readEnd, err := newChannel(c.drv.pump, recordSize)
 	if err != nil {
 		return nil, -1, c.failed(err)

@@ -18,6 +18,9 @@ func (c *call) resizeCQ() syscall.Errno {
 	if cqe == 0 || cqe > c.drv.attr.Limits.MaxCQE || c.uhwResp.len < sizeMMInfo {
 		return syscall.EINVAL
 	}
+	if errno := c.answerable(); errno != 0 {
+		return errno
+	}
 	q, err := c.ctx.newQueue(cqe, ring.CQESize)
 	if err != nil {
 		return c.failed(err)
@@ -85,6 +88,9 @@ func (c *call) reregMR() syscall.Errno {
 		if pd, errno = get[*pdObject](c.ctx, uint64(le.Uint32(c.req[40:]))); errno != 0 {
 			return syscall.EINVAL
 		}
+	}
+	if errno := c.answerable(); errno != 0 {
+		return errno
 	}
 	var err error
 	if pd != nil {

@@ -222,6 +222,9 @@ func (c *call) compChannelAt(fd int32) (*channel, syscall.Errno) {
 
 // createCQCommand is CREATE_CQ: response, user_handle, cqe, comp_vector, comp_channel, reserved.
 func (c *call) createCQCommand() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	ch, errno := c.compChannelAt(int32(le.Uint32(c.req[24:])))
 	if errno != 0 {
 		return errno
@@ -240,6 +243,9 @@ func (c *call) createCQExt() syscall.Errno {
 	}
 	if le.Uint32(c.req[24:]) != 0 {
 		return syscall.EOPNOTSUPP
+	}
+	if errno := c.requireContext(); errno != 0 {
+		return errno
 	}
 	ch, errno := c.compChannelAt(int32(le.Uint32(c.req[16:])))
 	if errno != 0 {
@@ -410,6 +416,7 @@ const (
 // resolveQP finds the objects that a queue pair is made of.
 func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 	init.Type, init.SigAll = nic.QPType(i.typ), i.sigAll
+	init.RefuseSends = true // the doorbell is a plain write, which can refuse nothing
 	switch i.typ {
 	case uint64(nic.RC), uint64(nic.UC), uint64(nic.UD):
 	case qpRawPacket, uint64(nic.XRCINI), uint64(nic.XRCTGT), qpDriver:
@@ -562,7 +569,10 @@ func (c *call) modifyQPCommand() syscall.Errno { return c.modifyQP(legacyAttrMas
 
 // modifyQPExt is EX_MODIFY_QP, with a rate limit that is not supported.
 func (c *call) modifyQPExt() syscall.Errno {
-	errno := c.modifyQP(extendedAttrMask &^ nic.AttrRateLimit)
+	errno := c.answerable()
+	if errno == 0 {
+		errno = c.modifyQP(extendedAttrMask &^ nic.AttrRateLimit)
+	}
 	if errno == 0 {
 		c.respond(words(0, 8)) // comp_mask, response_length
 	}
