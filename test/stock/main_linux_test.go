@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -106,9 +107,22 @@ func rnic(t *testing.T) string {
 	return filepath.Join(binary.dir, "rnic")
 }
 
+// user is who runs a program.
+type user int
+
+const (
+	ordinary user = iota // without any privilege
+	fakeRoot             // the same, but root in a user namespace: for programs that look at their user id
+)
+
 // run runs rnic run with arguments, as an ordinary user in a network namespace of its own that has only
 // lo, and returns what was written and the exit code.
 func run(t *testing.T, args ...string) (out string, code int) {
+	t.Helper()
+	return runAs(t, ordinary, args...)
+}
+
+func runAs(t *testing.T, who user, args ...string) (out string, code int) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -126,6 +140,8 @@ func run(t *testing.T, args ...string) (out string, code int) {
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	} else if err := os.Chmod(filepath.Dir(self), 0o755); err != nil {
 		t.Fatal(err)
+	} else if who == fakeRoot {
+		cmd.Args = slices.Insert(cmd.Args, 1, "unshare", "--map-root-user")
 	}
 	cmd.SysProcAttr = attr
 	cmd.Env = append(os.Environ(), inNamespace+"="+mode, "HOME=/tmp")
