@@ -48,7 +48,7 @@ type Driver struct {
 
 	mu       sync.Mutex // held by every command, and by cleanup
 	contexts map[*verbsContext]struct{}
-	spaces   map[int]*dma.Process // by process: the memory of its regions
+	spaces   map[int]*processSpace // by process: the memory of its regions
 }
 
 // New makes the verbs ABI of dev. The device belongs to the caller.
@@ -64,7 +64,7 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{dev: dev, cfg: cfg, tracer: newTracer(cfg.Trace), pump: p,
-		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}}
+		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*processSpace{}}
 	d.describe()
 	return d, nil
 }
@@ -269,16 +269,22 @@ func (d *Driver) Closed(f *sandbox.File) {
 }
 
 // MemoryGone implements sandbox.Device: the regions that the process registered refer to nothing
-// any more. Their handles stay until they are destroyed, or their context is.
+// any more. Their handles stay until they are destroyed, or their context is. With a process that has exited the context
+// mostly goes too, in a moment: until then peers get no answer, where after an exec they learn that the region is gone.
 func (d *Driver) MemoryGone(pid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := 0
+	n, gone := 0, exited(pid)
+	if s := d.spaces[pid]; s != nil && gone {
+		s.ended.Store(true)
+	}
 	for c := range d.contexts {
 		for _, o := range c.objects {
 			if m, ok := o.(*mrObject); ok && m.pid == pid {
-				m.drop()
 				n++
+				if !gone {
+					m.drop()
+				}
 			}
 		}
 	}
@@ -288,10 +294,10 @@ func (d *Driver) MemoryGone(pid int) {
 
 // space is the memory of process pid: one and the same for all its regions, which lets the NIC batch
 // their transfers.
-func (d *Driver) space(pid int) *dma.Process {
+func (d *Driver) space(pid int) *processSpace {
 	s := d.spaces[pid]
 	if s == nil {
-		s = dma.NewProcess(pid)
+		s = newProcessSpace(pid)
 		d.spaces[pid] = s
 	}
 	return s
