@@ -124,12 +124,19 @@ func run(t *testing.T, args ...string) (out string, code int) {
 
 func runAs(t *testing.T, who user, args ...string) (out string, code int) {
 	t.Helper()
+	return command(t, who, append([]string{rnic(t), "run"}, args...)...)
+}
+
+// command is run for any command: argv[0] is its path, or its name in PATH.
+func command(t *testing.T, who user, argv ...string) (out string, code int) {
+	t.Helper()
+	rnic(t) // makes the directory for what an ordinary user executes
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	cmd := exec.Command(self, append([]string{rnic(t), "run"}, args...)...)
+	cmd := exec.Command(self, argv...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
 	mode := "drop"
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
