@@ -14,14 +14,14 @@ const (
 )
 
 // RegMR registers [start, start+length) of space as a memory region, which work requests and peers
-// address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2.7.2). Any
+// address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2, Register Memory Region). Any
 // iova goes with any start.
 //
 // With AccessOnDemand the program's memory is looked at when it is used and not here: it may be mapped, unmapped
 // and mapped again while the region lives, and an access to what is not there at that moment fails as one beyond the
 // region does. ImplicitLength from 0 is then the whole address space.
 //
-// EINVAL: remote write or atomic rights without local write (11.2.7.2), unknown access bits, or a
+// EINVAL: remote write or atomic rights without local write (11.2, Register Memory Region), unknown access bits, or a
 // range that passes the end of the address space. EOPNOTSUPP: rights for operations that the
 // device does not have. EFAULT: the program's memory does not allow it. ENOMEM: the limit.
 func (n *NIC) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
@@ -101,7 +101,7 @@ func checkAccess(op string, access Access) error {
 }
 
 // Dereg ends the region: its key is of no use from now on. Transfers in the list that Memory has
-// handed out may still touch the memory. EBUSY while memory windows are bound to it (11.2.10.5).
+// handed out may still touch the memory. EBUSY while memory windows are bound to it (11.2, Deregister Memory Region).
 func (m *MR) Dereg() error {
 	if m.dead {
 		return refuse(ENOENT, "deregister memory region", fmt.Sprintf("key %#x", m.key), "it is deregistered already")

@@ -80,9 +80,8 @@ func (c *verbsContext) regions() map[uint32]*mrObject {
 // appendPages appends a byte of each page of [addr, addr+length), up to maxPrefetch in all.
 func (c *call) appendPages(pages []hostmem.Segment, o *mrObject, addr, length uint64) []hostmem.Segment {
 	var b [1]byte
-	space := c.drv.space(o.pid)
 	for length > 0 && len(pages) < maxPrefetch {
-		pages = append(pages, hostmem.Segment{Space: space, Addr: addr, Buf: b[:]})
+		pages = append(pages, hostmem.Segment{Space: o.space, Addr: addr, Buf: b[:]})
 		step := min(length, pageSize-addr%pageSize)
 		addr, length = addr+step, length-step
 	}

@@ -48,7 +48,7 @@ type Driver struct {
 
 	mu       sync.Mutex // held by every command, and by cleanup
 	contexts map[*verbsContext]struct{}
-	spaces   map[int]*processSpace // by process: the memory of its regions
+	spaces   map[int]*dma.Process // by process: the memory of its regions
 }
 
 // New makes the verbs ABI of dev. The device belongs to the caller.
@@ -64,7 +64,7 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{dev: dev, cfg: cfg, tracer: newTracer(cfg.Trace), pump: p,
-		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*processSpace{}}
+		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}}
 	d.describe()
 	return d, nil
 }
@@ -274,15 +274,14 @@ func (d *Driver) Closed(f *sandbox.File) {
 func (d *Driver) MemoryGone(pid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n, gone := 0, exited(pid)
-	if s := d.spaces[pid]; s != nil && gone {
-		s.ended.Store(true)
-	}
+	n, gone := 0, dma.Exited(pid)
 	for c := range d.contexts {
 		for _, o := range c.objects {
 			if m, ok := o.(*mrObject); ok && m.pid == pid {
 				n++
-				if !gone {
+				if gone {
+					m.space.End()
+				} else {
 					m.drop()
 				}
 			}
@@ -294,10 +293,10 @@ func (d *Driver) MemoryGone(pid int) {
 
 // space is the memory of process pid: one and the same for all its regions, which lets the NIC batch
 // their transfers.
-func (d *Driver) space(pid int) *processSpace {
+func (d *Driver) space(pid int) *dma.Process {
 	s := d.spaces[pid]
 	if s == nil {
-		s = newProcessSpace(pid)
+		s = dma.NewProcess(pid)
 		d.spaces[pid] = s
 	}
 	return s

@@ -76,12 +76,13 @@ func (c *call) reregMR() syscall.Errno {
 	}
 	r := nic.Region{Start: le.Uint64(c.req[16:]), Length: le.Uint64(c.req[24:]), IOVA: le.Uint64(c.req[32:]),
 		Access: nic.Access(le.Uint32(c.req[44:]))}
-	pid := o.pid
+	pid, space := o.pid, o.space
 	if flags&nic.ReregTranslation != 0 {
 		if pid = c.sys.PID(); pid == 0 {
 			return syscall.EINTR // it is gone
 		}
-		r.Space = c.drv.space(pid)
+		space = c.drv.space(pid)
+		r.Space = space
 	}
 	var pd *pdObject
 	if flags&nic.ReregPD != 0 {
@@ -101,7 +102,7 @@ func (c *call) reregMR() syscall.Errno {
 	if err != nil {
 		return c.failed(err)
 	}
-	o.pid, o.lkey, o.rkey = pid, o.dev.LKey(), o.dev.RKey()
+	o.pid, o.space, o.lkey, o.rkey = pid, space, o.dev.LKey(), o.dev.RKey()
 	if flags&nic.ReregTranslation != 0 {
 		o.start, o.length, o.iova = r.Start, r.Length, r.IOVA
 	}

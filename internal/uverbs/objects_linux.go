@@ -53,6 +53,7 @@ type mrObject struct {
 	dev    *device.MR // nil: that process's memory is gone
 	pd     *pdObject
 	pid    int
+	space  *dma.Process
 	lkey   uint32
 	rkey   uint32
 	start  uint64
@@ -104,7 +105,7 @@ func (c *call) regMR() syscall.Errno {
 	if access&nic.AccessZeroBased != 0 {
 		iova = 0
 	}
-	o := &mrObject{dev: mr, pd: pd, pid: pid, lkey: mr.LKey(), rkey: mr.RKey(), start: start, length: length, iova: iova, access: access}
+	o := &mrObject{dev: mr, pd: pd, pid: pid, space: space, lkey: mr.LKey(), rkey: mr.RKey(), start: start, length: length, iova: iova, access: access}
 	c.respond(words(c.add(o), o.lkey, o.rkey))
 	return 0
 }
