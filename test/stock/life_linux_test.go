@@ -141,13 +141,15 @@ echo "descriptors and files: $before, then $after"
 	}
 }
 
-// A NIC after the other, and those whose program, or whose own process, is killed.
+// A NIC after the other, and those whose program, or one of whose own processes, is killed.
 func TestManyNICsInARow(t *testing.T) {
 	script := `i=0; while [ $i -lt ROUNDS ]; do RNIC run -- LIFE simple; i=$((i+1)); done
-for victim in LIFE RNIC; do
+for victim in life rnic rnic-supervisor; do
 	RNIC run -- LIFE wait >$TMPDIR/out 2>$TMPDIR/err & run=$!
 	until grep -q ready $TMPDIR/out; do sleep 0.02; done
-	for p in /proc/[0-9]*; do [ "$(readlink $p/exe)" != $victim ] || kill -9 ${p#/proc/} || true; done
+	n=0
+	for p in /proc/[0-9]*; do [ "$(cat $p/comm 2>/dev/null)" != $victim ] || ! kill -9 ${p#/proc/} || n=$((n+1)); done
+	[ $n = 1 ] || exit 9
 	wait $run && exit 1
 	rm $TMPDIR/out $TMPDIR/err
 done`
