@@ -62,7 +62,7 @@ func TestPeerIsKilled(t *testing.T) {
 func TestRunOfThePeerIsKilled(t *testing.T) {
 	installed(t, "ib_write_bw")
 	script := fmt.Sprintf(`%[1]s run --addr 127.0.0.1 -- ib_write_bw -F -D 20 >/dev/null 2>&1 & s=$!
-until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6; do sleep 0.05; done
+until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6; do kill -0 $s || exit 1; sleep 0.05; done
 (sleep 1.5; kill -9 $s) &
 %[1]s run --addr 127.0.0.2 -- ib_write_bw -F -D 20 127.0.0.1
 echo "exit code $?"`, rnic(t))
@@ -118,7 +118,7 @@ echo "left behind:$left"`
 
 func nothingLeftBehind(t *testing.T, script string) (out string) {
 	t.Helper()
-	out, code := command(t, ordinary, "unshare", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc", "sh", "-c", leftBehind, "sh", script)
+	out, code := command(t, ordinary, "unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "sh", "-c", leftBehind, "sh", script)
 	if code != 0 || !strings.HasSuffix(out, "left behind:\n") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
@@ -146,12 +146,15 @@ func TestManyNICsInARow(t *testing.T) {
 	script := `i=0; while [ $i -lt ROUNDS ]; do RNIC run -- LIFE simple; i=$((i+1)); done
 for victim in life rnic rnic-supervisor; do
 	RNIC run -- LIFE wait >$TMPDIR/out 2>$TMPDIR/err & run=$!
-	until grep -q ready $TMPDIR/out; do sleep 0.02; done
+	n=0
+	until grep -q ready $TMPDIR/out; do n=$((n+1)); sleep 0.02; [ $n -lt 500 ] || { cat $TMPDIR/err; exit 1; }; done
 	n=0
 	for p in /proc/[0-9]*; do [ "$(cat $p/comm 2>/dev/null)" != $victim ] || ! kill -9 ${p#/proc/} || n=$((n+1)); done
 	[ $n = 1 ] || exit 9
 	wait $run && exit 1
 	rm $TMPDIR/out $TMPDIR/err
+	n=0 # the port is free when the last has gone
+	while cat /proc/[0-9]*/comm | grep -q ^rnic; do n=$((n+1)); sleep 0.05; [ $n -lt 20 ] || exit 8; done
 done`
 	script = strings.NewReplacer("LIFE", life(t), "RNIC", rnic(t), "ROUNDS", fmt.Sprint(max(3, programs(t)/10))).Replace(script)
 	nothingLeftBehind(t, script)
@@ -167,7 +170,7 @@ func TestKilledProgramIsCleanedUp(t *testing.T) {
 	}
 	trace, said := filepath.Join(dir, "trace"), filepath.Join(dir, "said")
 	script := fmt.Sprintf(`%s wait >%s & p=$!
-until grep -q ready %s; do sleep 0.02; done
+until grep -q ready %s; do kill -0 $p || exit 1; sleep 0.02; done
 sleep 0.2; kill -9 $p; n=0
 until [ "$(grep -c 'close with [1-9]' %s)" = 2 ] || [ $n = 20 ]; do n=$((n+1)); sleep 0.05; done
 echo "cleaned up after $n"`, life(t), said, said, trace)

@@ -138,6 +138,7 @@ func command(t *testing.T, who user, argv ...string) (out string, code int) {
 	var b bytes.Buffer
 	cmd := exec.Command(self, argv...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
+	cmd.WaitDelay = 10 * time.Second // for what is left with our pipe
 	mode := "drop"
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	if os.Getuid() != 0 {
