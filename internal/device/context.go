@@ -353,6 +353,7 @@ type QPInit struct {
 	XRCD           *XRCD       // of an XRC target, which has no other of these objects
 	Cap            nic.Cap
 	SigAll         bool
+	RefuseSends    bool   // see nic.QPInit
 	Handle         uint32 // in the context's doorbell log; 0: none
 	Cookie         any
 }

@@ -151,6 +151,9 @@ func (d *Device) Stats() (s nic.Stats) {
 	return s
 }
 
+// Settle returns when every transfer has ended that was under way when it was called.
+func (d *Device) Settle() { d.engine.Do(func(*nic.NIC, int64) {}) }
+
 // LinkStats are the counters of the network links and of the loops.
 func (d *Device) LinkStats() (net, loop link.Stats) {
 	d.engine.Lock()

@@ -135,7 +135,7 @@ const (
 	AccessRemoteAtomic Access = 1 << 3
 	AccessMWBind       Access = 1 << 4
 	AccessZeroBased    Access = 1 << 5
-	AccessOnDemand     Access = 1 << 6
+	AccessOnDemand     Access = 1 << 6 // memory is looked at when it is used
 	AccessHugeTLB      Access = 1 << 7
 	AccessFlushGlobal  Access = 1 << 8
 	AccessFlushPersist Access = 1 << 9

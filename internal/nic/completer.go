@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"errors"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -206,6 +208,17 @@ func (q *QP) completeReceiveWith(wrid uint64, status ring.Status) {
 	q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: status, Opcode: ring.WCRecv, QPN: q.num}, false)
 }
 
+// fallSilent ends a queue pair whose program is gone, while it is not cleaned up yet: towards the peer it is gone already. A NAK
+// would say that the request was wrong; the peer learns from its timer that nobody is there.
+func (q *QP) fallSilent(now int64) {
+	if q.state == Err {
+		return
+	}
+	q.resp.nakDue, q.resp.ackDue = false, false
+	q.nic.event(Event{Type: EventQPFatal, QP: q}) // another process may have the device open too
+	q.enterError(now)
+}
+
 // memoryFailed treats a transfer that e or a packet merged into e asked for, and that the program's
 // memory did not allow.
 func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
@@ -226,6 +239,11 @@ func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
 	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic || e.kind == effectPlaced:
 		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic && e.kind != effectPlaced {
 			return // it has been acknowledged already
+		}
+		if errors.Is(f.Err, hostmem.ErrGone) {
+			q.resp.committed = psn.Add(-1)
+			q.fallSilent(now)
+			return
 		}
 		nak := effect{syndrome: roce.NAKRemoteAccess, psn: psn}
 		if e.send {

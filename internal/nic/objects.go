@@ -92,6 +92,7 @@ type QPInit struct {
 	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
+	RefuseSends    bool // the send queue looks full while the state does not allow to post (10.3.1): for producers that make no call
 }
 
 // A takenReceive is the work request id of a receive of a shared queue, and where it completes.
@@ -135,6 +136,9 @@ type QP struct {
 	pace  paceState
 	timer timerEntry
 	sched schedEntry
+
+	refuseSends bool // as QPInit says
+	shut        bool // the send queue looks full
 }
 
 // Num is the queue pair number.

@@ -73,7 +73,8 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
 	q := &QP{nic: n, num: n.newQPNumber(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
-		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
+		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll,
+		refuseSends: i.RefuseSends}
 	if q.srq != nil {
 		q.srq.refs++
 		q.cap.MaxRecvWR = 0
@@ -89,7 +90,22 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	q.sendCQ.attach(q, 0)
 	q.recvCQ.attach(q, 1)
 	q.transportReset()
+	q.showReadiness()
 	return q, nil
+}
+
+// showReadiness makes the send queue look full in the states in which posting is an error (10.3.1.1 to 10.3.1.3),
+// and as it is in the others. Faults are the program's, which has truncated its queues.
+func (q *QP) showReadiness() {
+	shut := q.state < RTS
+	switch {
+	case !q.refuseSends:
+	case shut:
+		_ = q.sq.Shut()
+	case q.shut:
+		_ = q.sq.Reopen()
+	}
+	q.shut = shut
 }
 
 func holds(q *ring.Queue, g ring.Geometry) bool {
@@ -161,6 +177,7 @@ func (q *QP) enterError(now int64) {
 	q.state = Err
 	q.attr.SQDraining = false
 	q.transportToError(now)
+	q.showReadiness()
 }
 
 // sqDrained says that everything which had begun when the queue pair entered SQD has completed.

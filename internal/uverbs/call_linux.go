@@ -59,7 +59,7 @@ func (c *call) uint(id uint16) uint64 {
 // flags is the value of a set of flags; EINVAL if there are more than those allowed.
 func (c *call) flags(id uint16, allowed uint64) (uint32, syscall.Errno) {
 	v := c.uint(id)
-	if v&^allowed != 0 {
+	if a := find(c.attrs, id); a != nil && a.len != 4 && a.len != 8 || v&^allowed != 0 {
 		return 0, syscall.EINVAL
 	}
 	return uint32(v), 0
@@ -107,6 +107,20 @@ func (c *call) putSpan(s span, a *attr, b []byte, fill bool) {
 		b = append(make([]byte, 0, s.len), b...)[:s.len]
 	}
 	c.answers = append(c.answers, answer{s.addr, b, a})
+}
+
+// answerable tells whether the answers of a command can be written: asked before what cannot be taken back, which is a
+// queue that the program must map anew, new keys, or a descriptor that it gets. Then the command has changed nothing.
+func (c *call) answerable() syscall.Errno {
+	for _, s := range [...]span{c.resp, c.uhwResp} {
+		if s.addr != 0 && s.len > 0 && c.sys.WriteMem(s.addr, make([]byte, s.len)) != nil {
+			return syscall.EFAULT
+		}
+	}
+	if c.base != 0 && c.sys.WriteMem(c.base+sizeIoctlHdr, c.raw) != nil {
+		return syscall.EFAULT
+	}
+	return 0
 }
 
 // finish writes the answers. EFAULT if that is not possible, EINTR if the caller was killed meanwhile, and

@@ -77,11 +77,11 @@ func (c *verbsContext) newHandle() uint32 {
 
 // get finds an object by its handle: as the kernel does, EINVAL if it is of another kind.
 func get[T verbsObject](c *verbsContext, handle uint64) (t T, errno syscall.Errno) {
-	if handle>>32 != 0 {
+	if int64(handle) < 0 {
 		return t, syscall.EINVAL
 	}
 	o, ok := c.objects[uint32(handle)]
-	if !ok {
+	if !ok || handle>>32 != 0 {
 		return t, syscall.ENOENT
 	}
 	if t, ok = o.(T); !ok {

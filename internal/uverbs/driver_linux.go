@@ -302,18 +302,26 @@ func (d *Driver) Closed(f *sandbox.File) {
 }
 
 // MemoryGone implements sandbox.Device: the regions that the process registered refer to nothing
-// any more. Their handles stay until they are destroyed, or their context is.
+// any more. Their handles stay until they are destroyed, or their context is. With a process that has exited the context
+// mostly goes too, in a moment: until then peers get no answer, where after an exec they learn that the region is gone.
 func (d *Driver) MemoryGone(pid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := 0
+	n, gone := 0, dma.Exited(pid)
 	for c := range d.contexts {
 		for _, o := range c.objects {
 			if m, ok := o.(*mrObject); ok && m.pid == pid {
-				m.drop()
 				n++
+				if gone {
+					m.space.End()
+				} else {
+					m.drop()
+				}
 			}
 		}
+	}
+	if gone && n > 0 {
+		d.dev.Settle() // what was under way when the process ended
 	}
 	d.tracer.note(pid, fmt.Sprintf("memory gone, with %d regions", n))
 	delete(d.spaces, pid)

@@ -51,11 +51,15 @@ func (c *call) addAt(h uint32, o verbsObject) {
 // mrObject is a memory region. It belongs to the process that registered it.
 type mrObject struct {
 	dev    *device.MR // nil: that process's memory is gone
+	pd     *pdObject
 	pid    int
+	space  *dma.Process
 	lkey   uint32
 	rkey   uint32
+	start  uint64
 	length uint64
 	iova   uint64
+	access nic.Access
 }
 
 func (o *mrObject) destroy() error { return o.end((*device.MR).Dereg) }
@@ -101,7 +105,10 @@ func (c *call) regMR() syscall.Errno {
 		}
 		return c.failed(err)
 	}
-	o := &mrObject{dev: mr, pid: pid, lkey: mr.LKey(), rkey: mr.RKey(), length: length, iova: iova}
+	if access&nic.AccessZeroBased != 0 {
+		iova = 0
+	}
+	o := &mrObject{dev: mr, pd: pd, pid: pid, space: space, lkey: mr.LKey(), rkey: mr.RKey(), start: start, length: length, iova: iova, access: access}
 	c.respond(words(c.add(o), o.lkey, o.rkey))
 	return 0
 }
@@ -219,6 +226,9 @@ func (c *call) compChannelAt(fd int32) (*channel, syscall.Errno) {
 
 // createCQCommand is CREATE_CQ: response, user_handle, cqe, comp_vector, comp_channel, reserved.
 func (c *call) createCQCommand() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	ch, errno := c.compChannelAt(int32(le.Uint32(c.req[24:])))
 	if errno != 0 {
 		return errno
@@ -238,6 +248,9 @@ func (c *call) createCQExt() syscall.Errno {
 	if le.Uint32(c.req[24:]) != 0 {
 		return syscall.EOPNOTSUPP
 	}
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	ch, errno := c.compChannelAt(int32(le.Uint32(c.req[16:])))
 	if errno != 0 {
 		return errno
@@ -249,14 +262,22 @@ func (c *call) createCQExt() syscall.Errno {
 	return errno
 }
 
+// cqFlagsKnown are the flags of completion queues that there are (enum ib_uverbs_ex_create_cq_flags): time stamps by the device, and
+// overrun that is not looked for. This device has neither.
+const cqFlagsKnown = 1<<0 | 1<<1
+
 // createCQMethod is CQ, CREATE.
 func (c *call) createCQMethod() (errno syscall.Errno) {
 	i := cqInit{userHandle: c.uint(cqUserHandle), cqe: uint32(c.uint(cqCQE)), vector: uint32(c.uint(cqCompVector))}
-	if c.uint(cqFlags) != 0 {
+	flags, errno := c.flags(cqFlags, cqFlagsKnown)
+	switch {
+	case errno != 0:
+		return errno
+	case flags != 0:
 		return syscall.EOPNOTSUPP
 	}
 	if c.has(cqCompChannel) {
-		if i.comp, errno = c.channelAt(int(int32(c.uint(cqCompChannel))), sizeCompEvent); errno != 0 {
+		if i.comp, errno = c.channelIn(cqCompChannel, sizeCompEvent); errno != 0 {
 			return errno
 		}
 	}
@@ -390,11 +411,22 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	return o, h, 0
 }
 
+// Types of queue pairs (enum ib_uverbs_qp_type) that this NIC does not have.
+const (
+	qpRawPacket = 8
+	qpDriver    = 0xff
+)
+
 // resolveQP finds the objects that a queue pair is made of.
 func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 	init.Type, init.SigAll = nic.QPType(i.typ), i.sigAll
-	if i.typ != uint64(nic.RC) && i.typ != uint64(nic.UC) && i.typ != uint64(nic.UD) {
+	init.RefuseSends = true // the doorbell is a plain write, which can refuse nothing
+	switch i.typ {
+	case uint64(nic.RC), uint64(nic.UC), uint64(nic.UD):
+	case qpRawPacket, uint64(nic.XRCINI), uint64(nic.XRCTGT), qpDriver:
 		return init, syscall.EOPNOTSUPP
+	default:
+		return init, syscall.EINVAL
 	}
 	pd, errno := get[*pdObject](c.ctx, i.pd)
 	if errno != 0 {
@@ -420,7 +452,11 @@ func (c *call) resolveQP(i *qpInit) (init device.QPInit, errno syscall.Errno) {
 }
 
 // Flags of QP, CREATE (enum ib_uverbs_qp_create_flags).
-const qpFlagSigAll = 1 << 12
+const (
+	qpFlagSigAll = 1 << 12
+	// All that there are: no loopback of multicast, FCS and VLAN tags of raw packets, padding of writes.
+	qpFlagsKnown = 1<<1 | 1<<8 | 1<<9 | 1<<11 | qpFlagSigAll
+)
 
 // createQPMethod is QP, CREATE.
 func (c *call) createQPMethod() (errno syscall.Errno) {
@@ -430,8 +466,11 @@ func (c *call) createQPMethod() (errno syscall.Errno) {
 	if !c.has(qpPD) || !c.has(qpSendCQ) || !c.has(qpRecvCQ) {
 		return syscall.EINVAL
 	}
-	flags := c.uint(qpFlags)
-	if flags&^qpFlagSigAll != 0 {
+	flags, errno := c.flags(qpFlags, qpFlagsKnown)
+	switch {
+	case errno != 0:
+		return errno
+	case flags&^qpFlagSigAll != 0:
 		return syscall.EOPNOTSUPP
 	}
 	i := qpInit{userHandle: c.uint(qpUserHandle), pd: c.uint(qpPD), sendCQ: c.uint(qpSendCQ), recvCQ: c.uint(qpRecvCQ), srq: c.uint(qpSRQ), hasSRQ: c.has(qpSRQ),
@@ -482,7 +521,7 @@ func (c *call) createQPCommand() syscall.Errno {
 
 // createQPExt is EX_CREATE_QP: the same from another offset, with comp_mask and create_flags.
 func (c *call) createQPExt() syscall.Errno {
-	if le.Uint32(c.req[48:]) != 0 { // comp_mask
+	if le.Uint32(c.req[48:]) != 0 || c.req[47] != 0 { // comp_mask, reserved
 		return syscall.EINVAL
 	}
 	if len(c.req) >= 56 && le.Uint32(c.req[52:]) != 0 { // create_flags
@@ -534,7 +573,10 @@ func (c *call) modifyQPCommand() syscall.Errno { return c.modifyQP(legacyAttrMas
 
 // modifyQPExt is EX_MODIFY_QP, with a rate limit that is not supported.
 func (c *call) modifyQPExt() syscall.Errno {
-	errno := c.modifyQP(extendedAttrMask &^ nic.AttrRateLimit)
+	errno := c.answerable()
+	if errno == 0 {
+		errno = c.modifyQP(extendedAttrMask &^ nic.AttrRateLimit)
+	}
 	if errno == 0 {
 		c.respond(words(0, 8)) // comp_mask, response_length
 	}

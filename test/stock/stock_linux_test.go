@@ -59,6 +59,8 @@ func TestPingpong(t *testing.T) {
 		"ibv_rc_pingpong -g 0 -n 100 -c -e",
 		"ibv_rc_pingpong -g 0 -n 100 -c -N",
 		"ibv_rc_pingpong -g 0 -n 100 -s 100000 -r 10",
+		"ibv_rc_pingpong -g 0 -n 100 -c -o",    // memory on demand
+		"ibv_rc_pingpong -g 0 -n 100 -c -o -O", // all of it
 		"ibv_uc_pingpong -g 0 -n 100",
 		"ibv_uc_pingpong -g 0 -n 100 -e -s 100000 -r 10",
 		"ibv_srq_pingpong -g 0 -n 100",
