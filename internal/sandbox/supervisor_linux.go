@@ -326,6 +326,8 @@ func (s *Supervisor) giveUp(sig syscall.Signal) bool {
 // runs use its NIC. Nothing is left of the run but the process. Call it after Serve.
 func (s *Supervisor) Leave(failed error) {
 	os.RemoveAll(s.dir)
+	s.letGoOfStreams()
+	os.Chdir("/") // do not keep the user's file system busy
 	if failed == nil {
 		toNull(2)
 		s.report(msgLeft)
@@ -383,12 +385,16 @@ func (s *Supervisor) letGoOfStreams() {
 	for _, fd := range s.inherited {
 		unix.Close(fd)
 	}
+	s.inherited = nil
 	toNull(0, 1)
 }
 
-// toNull makes descriptors refer to /dev/null.
+// toNull makes descriptors refer to /dev/null, or to nothing where that is missing (chroot).
 func toNull(fds ...int) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		null, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return
 	}
