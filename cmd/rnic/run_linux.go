@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -258,7 +259,11 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 		cfg.Trace = f[1]
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(r.Log(), "rnic: "+format+"\n", args...) }
-	return newDriver(o.dev, r, r, cfg, q.Verbose, say)
+	drv, err := newDriver(o.dev, r, r, cfg, q.Verbose, say)
+	if err != nil {
+		return nil, err
+	}
+	return drv, nil
 }
 
 // leave ends the run. If others use its NICs, the front returns at once, with the program's exit code or failed, and this process
@@ -268,22 +273,27 @@ func (r *supervised) leave(failed error) {
 	for _, g := range r.guests {
 		g.Close()
 	}
-	wanted := false
+	var wanted []*ownNIC
 	for _, o := range r.own {
 		o.drv.Close()
 		o.drv = nil
-		wanted = !o.host.FinishIdle() || wanted
+		if o.host.FinishIdle() {
+			o.close()
+		} else {
+			wanted = append(wanted, o)
+		}
 	}
 	for _, f := range r.undo {
 		f()
 	}
-	if wanted {
+	if len(wanted) > 0 {
 		r.s.Leave(failed)
 	}
-	for _, o := range r.own {
-		o.host.Finish()
-		o.close()
+	var last sync.WaitGroup
+	for _, o := range wanted { // each NIC ends with its own last run
+		last.Go(func() { o.host.Finish(); o.close() })
 	}
+	last.Wait()
 }
 
 // close gives back what there is of the NIC; its name last, so that whoever takes that finds the port free.

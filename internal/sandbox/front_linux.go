@@ -133,8 +133,12 @@ func (fr *front) wait() (int, error) {
 	for {
 		select {
 		case s := <-fr.signals:
-			if sig := s.(syscall.Signal); !fromTerminal(sig) {
-				tell(fr.sock, msgSignal, []byte{byte(sig)}, -1)
+			sig, had := s.(syscall.Signal), byte(0)
+			if fromTerminal(sig) {
+				had = 1
+			}
+			if had == 0 || fr.listener < 0 { // before it is there the program has had nothing
+				tell(fr.sock, msgSignal, []byte{byte(sig), had}, -1)
 			}
 		case m, ok := <-messages:
 			if !ok {
