@@ -92,6 +92,7 @@ type QPInit struct {
 	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
+	Counters       *QPCounters // the queue pair's own, counted from now on; nil: none
 }
 
 // A takenReceive is the work request id of a receive of a shared queue, and where it completes.
@@ -114,6 +115,7 @@ type QP struct {
 	taken          []takenReceive // from srq, not completed yet, oldest first
 	cap            Cap
 	sigAll         bool
+	count          *QPCounters // nil: nothing is counted
 	state          State
 	attr           Attr // as set by modify
 	mtu            uint32

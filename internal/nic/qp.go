@@ -73,7 +73,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		return nil, refuse(ENOMEM, op, "", "the limit of queue pairs is reached: destroy some")
 	}
 	q := &QP{nic: n, num: n.newQPNumber(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
-		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
+		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll, count: i.Counters}
 	if q.srq != nil {
 		q.srq.refs++
 		q.cap.MaxRecvWR = 0
