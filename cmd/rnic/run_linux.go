@@ -25,7 +25,12 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	}
 	defer dev.Close()
 	cfg := uverbs.Config{Name: c.Name, Version: firmware(Version), Warnf: logf, NoIoctl: c.NoIoctl}
-	if c.Verbose {
+	var done func()
+	if cfg.Watch, done, err = c.watch(); err != nil {
+		return err
+	}
+	defer done()
+	if c.Verbose && cfg.Watch.JSON == nil {
 		cfg.Logf = logf
 	}
 	if c.Trace != "" {

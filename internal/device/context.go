@@ -349,6 +349,7 @@ type QPInit struct {
 	Cap            nic.Cap
 	SigAll         bool
 	Handle         uint32 // in the context's doorbell log; 0: none
+	Counters       bool   // count what this queue pair does: QP.Counters
 	Cookie         any
 }
 

@@ -32,6 +32,11 @@ type call struct {
 	answers []answer
 	undo    func() // takes back what an unwritable answer makes useless
 	trace   *traceEntry
+
+	command *command // that was written
+	teller  teller
+	rec     *record // nil: it is not told
+	why     string  // why the command failed, if it is told
 }
 
 // answer is one piece of output.
@@ -169,6 +174,9 @@ func errnoOf(err error) syscall.Errno {
 func (c *call) failed(err error) syscall.Errno {
 	if err == nil {
 		return 0
+	}
+	if c.rec != nil {
+		c.why = err.Error()
 	}
 	return c.drv.report(c.sys.PID(), err)
 }

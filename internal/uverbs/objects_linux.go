@@ -41,6 +41,14 @@ func (c *call) add(o verbsObject) uint32 {
 }
 
 func (c *call) addAt(h uint32, o verbsObject) {
+	switch o := o.(type) {
+	case *cqObject:
+		o.handle = h
+	case *qpObject:
+		o.handle = h
+	case *srqObject:
+		o.handle = h
+	}
 	c.ctx.objects[h] = o
 	c.undo = func() {
 		_ = o.destroy()
@@ -161,6 +169,7 @@ type cqObject struct {
 	comp, async *channel // may be nil
 	compEvents  eventOrigin
 	asyncEvents eventOrigin
+	handle      uint32
 }
 
 func (o *cqObject) destroy() error {
@@ -315,12 +324,16 @@ type qpObject struct {
 	userHandle  uint64
 	async       *channel // may be nil
 	asyncEvents eventOrigin
+	handle      uint32
+	init        qpInit // what was asked for
 }
 
 func (o *qpObject) destroy() error {
+	n := o.look()
 	if err := o.dev.Destroy(); err != nil {
 		return err
 	}
+	o.tallyUp(&n)
 	o.async.remove(&o.asyncEvents)
 	o.ctx.free(o.sq)
 	o.ctx.free(o.rq)
@@ -354,7 +367,7 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	}
 	// Entries and inline data share their room, which the provider derives from max_inline_data.
 	inline := (max(i.cap.MaxInline, i.cap.MaxSendSGE*ring.SGESize) + ring.SGESize - 1) &^ (ring.SGESize - 1)
-	o = &qpObject{ctx: c.ctx, userHandle: i.userHandle, async: i.async, cap: i.cap}
+	o = &qpObject{ctx: c.ctx, userHandle: i.userHandle, async: i.async, cap: i.cap, init: i}
 	var err error
 	if o.sq, err = c.ctx.newQueue(i.cap.MaxSendWR, ring.SendWQESize+inline); err != nil {
 		return nil, 0, c.failed(err)
@@ -371,6 +384,7 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	o.cap.MaxInline, o.cap.MaxSendSGE = inline, inline/ring.SGESize
 	h = c.ctx.newHandle()
 	init.SQ, init.RQ, init.Cap, init.Handle, init.Cookie = o.sq.ring, o.rq.ring, o.cap, h, o
+	init.Counters = c.drv.journal.counts()
 	if o.dev, err = c.ctx.dev.CreateQP(init); err != nil {
 		c.ctx.free(o.sq)
 		c.ctx.free(o.rq)

@@ -17,6 +17,7 @@ type srqObject struct {
 	userHandle  uint64
 	async       *channel // may be nil
 	asyncEvents eventOrigin
+	handle      uint32
 }
 
 func (o *srqObject) destroy() error {

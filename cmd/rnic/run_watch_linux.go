@@ -1,0 +1,26 @@
+package main
+
+import (
+	"io"
+	"os"
+
+	"rnic/internal/uverbs"
+)
+
+// watch is what -v, --json and --pedantic ask for; done closes what it has opened.
+func (c *runConfig) watch() (w uverbs.Watch, done func(), err error) {
+	w = uverbs.Watch{Text: os.Stderr, Commands: c.Verbose, Pedantic: c.Pedantic}
+	done = func() {}
+	switch {
+	case !c.JSON.On:
+	case c.JSON.Path == "":
+		w.Text, w.JSON = nil, io.Writer(os.Stderr)
+	default:
+		f, err := create("--json", c.JSON.Path)
+		if err != nil {
+			return w, done, err
+		}
+		w.JSON, done = f, func() { f.Close() }
+	}
+	return w, done, nil
+}
