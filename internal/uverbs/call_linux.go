@@ -176,7 +176,7 @@ func (c *call) failed(err error) syscall.Errno {
 		return 0
 	}
 	if c.rec != nil {
-		c.why = err.Error()
+		c.why = reasonOf(err)
 	}
 	return c.drv.report(c.sys.PID(), err)
 }

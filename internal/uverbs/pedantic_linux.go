@@ -175,18 +175,23 @@ func checkNewMR(c *call) {
 
 // lockable is the limit of a process's locked memory in bytes; false if it has none, or it is not known.
 func lockable(pid int) (limit uint64, ok bool) {
-	var r unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_MEMLOCK, nil, &r) != nil || r.Cur == unix.RLIM_INFINITY {
+	soft, err := strconv.ParseUint(procField(pid, "limits", "Max locked memory"), 10, 64)
+	if err != nil { // "unlimited", or the process is gone
 		return 0, false
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, false
+	caps, err := strconv.ParseUint(procField(pid, "status", "CapEff:"), 16, 64)
+	return soft, err == nil && caps&(1<<unix.CAP_IPC_LOCK) == 0
+}
+
+// procField is the first word behind a label in a file of /proc; "" if there is none.
+func procField(pid int, file, label string) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	_, rest, _ := bytes.Cut(b, []byte(label))
+	words := bytes.Fields(rest)
+	if len(words) == 0 {
+		return ""
 	}
-	_, caps, _ := bytes.Cut(status, []byte("CapEff:\t"))
-	caps, _, _ = bytes.Cut(caps, []byte("\n"))
-	set, err := strconv.ParseUint(string(caps), 16, 64)
-	return r.Cur, err == nil && set&(1<<unix.CAP_IPC_LOCK) == 0
+	return string(words[0])
 }
 
 func checkReregMR(c *call) {

@@ -152,6 +152,9 @@ func (r *record) outcome(b *bytes.Buffer) {
 }
 
 func errnoName(e syscall.Errno) string {
+	if e == syscall.EOPNOTSUPP { // which has another name too
+		return "EOPNOTSUPP"
+	}
 	if s := unix.ErrnoName(e); s != "" {
 		return s
 	}

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -169,6 +170,15 @@ func (c *call) tellEnd(errno syscall.Errno) {
 		}
 		j.command(r)
 	}
+}
+
+// reasonOf says why a command failed: which, and of which object, the record says itself.
+func reasonOf(err error) string {
+	var e *nic.Error
+	if errors.As(err, &e) && e.Reason != "" {
+		return e.Reason
+	}
+	return err.Error()
 }
 
 // answered is word i of the first answer.
