@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"rnic/internal/dma"
@@ -168,6 +169,11 @@ func errnoOf(err error) syscall.Errno {
 		return s
 	}
 	return syscall.EINVAL
+}
+
+// refused is failed with EINVAL.
+func (c *call) refused(op, format string, a ...any) syscall.Errno {
+	return c.failed(&nic.Error{Op: op, Reason: fmt.Sprintf(format, a...), Errno: nic.EINVAL})
 }
 
 // failed notes why a command failed, for whoever asked to be told, and returns its number.

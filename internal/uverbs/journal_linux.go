@@ -69,6 +69,14 @@ type told struct {
 	overrun bool // a warning is to be made of it
 }
 
+// since is when it was.
+func (t *told) since(start time.Time) time.Duration {
+	if t.rec != nil {
+		return t.rec.at
+	}
+	return t.at.Sub(start)
+}
+
 // maxTold bounds what waits to be written.
 const maxTold = 1024
 
@@ -122,8 +130,9 @@ func (j *journal) command(r *record) {
 	}
 	j.out.Lock()
 	defer j.out.Unlock()
-	j.takeQueue()
+	j.takeQueue(r.at)
 	j.append(r)
+	j.takeQueue(forEver) // what it has led to
 	j.flush()
 }
 
@@ -163,16 +172,23 @@ func (j *journal) run() {
 			return
 		}
 		j.out.Lock()
-		j.takeQueue()
+		j.takeQueue(forEver)
 		j.flush()
 		j.out.Unlock()
 	}
 }
 
-// takeQueue moves what is queued to the buffer. out is held.
-func (j *journal) takeQueue() {
+// forEver is later than all that is queued.
+const forEver = time.Duration(1<<63 - 1)
+
+// takeQueue moves what is queued, up to a time, to the buffer. out is held.
+func (j *journal) takeQueue(until time.Duration) {
 	for {
 		j.mu.Lock()
+		if j.queued > 0 && j.queue[j.oldest].since(j.start) > until {
+			j.mu.Unlock()
+			return
+		}
 		if j.queued == 0 {
 			lost := j.lost
 			j.lost = 0
@@ -266,7 +282,7 @@ func (j *journal) close(summary func() any) {
 	<-j.done
 	j.out.Lock()
 	defer j.out.Unlock()
-	j.takeQueue()
+	j.takeQueue(forEver)
 	if j.cfg.JSON != nil {
 		j.appendJSON(summary())
 	}

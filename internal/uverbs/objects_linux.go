@@ -194,8 +194,11 @@ func (c *call) createCQ(i cqInit) (*cqObject, uint32, syscall.Errno) {
 	if errno := c.requireContext(); errno != 0 {
 		return nil, 0, errno
 	}
-	if i.cqe == 0 || i.cqe > c.drv.attr.Limits.MaxCQE || i.vector >= uint32(c.drv.dev.Vectors()) {
-		return nil, 0, syscall.EINVAL
+	if most := c.drv.attr.Limits.MaxCQE; i.cqe == 0 || i.cqe > most {
+		return nil, 0, c.refused("create completion queue", "%d entries: 1 to %d are possible", i.cqe, most)
+	}
+	if n := c.drv.dev.Vectors(); i.vector >= uint32(n) {
+		return nil, 0, c.refused("create completion queue", "there is no completion vector %d: 0 to %d are", i.vector, n-1)
 	}
 	if c.uhwResp.len < sizeMMInfo {
 		return nil, 0, syscall.EINVAL
@@ -362,7 +365,10 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	}
 	l := &c.drv.attr.Limits
 	if i.cap.MaxSendWR > l.MaxQPWR || i.cap.MaxRecvWR > l.MaxQPWR || i.cap.MaxSendSGE > l.MaxSGE ||
-		i.cap.MaxRecvSGE > l.MaxSGE || i.cap.MaxInline > l.MaxInline || c.uhwResp.len < 2*sizeMMInfo {
+		i.cap.MaxRecvSGE > l.MaxSGE || i.cap.MaxInline > l.MaxInline {
+		return nil, 0, c.refused("create queue pair", "more than %d work requests, %d scatter/gather entries or %d bytes of inline data", l.MaxQPWR, l.MaxSGE, l.MaxInline)
+	}
+	if c.uhwResp.len < 2*sizeMMInfo {
 		return nil, 0, syscall.EINVAL
 	}
 	// Entries and inline data share their room, which the provider derives from max_inline_data.

@@ -125,6 +125,9 @@ func (r *record) line(b *bytes.Buffer) {
 }
 
 func (r *record) who() string {
+	if r.pid == 0 {
+		return "rnic"
+	}
 	if r.process == "" {
 		return strconv.Itoa(r.pid)
 	}
