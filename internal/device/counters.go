@@ -19,6 +19,27 @@ func (q *QP) Counters() (c nic.QPCounters, ok bool) {
 	return c, ok
 }
 
+// Readings are a device's counters at one moment.
+type Readings struct {
+	NIC        nic.Stats
+	Net, Loop  LinkStats     // the network, and packets between queue pairs of the device
+	Send, Recv FaultCounters // faults planted
+}
+
+// LinkStats and FaultCounters are what Readings are made of.
+type (
+	LinkStats     = link.Stats
+	FaultCounters = fault.Counters
+)
+
+// Readings reads the counters.
+func (d *Device) Readings() (r Readings) {
+	r.NIC = d.Stats()
+	r.Net, r.Loop = d.LinkStats()
+	r.Send, r.Recv = d.Injected()
+	return r
+}
+
 // Injected counts the faults that Config.SendFault and RecvFault have planted.
 func (d *Device) Injected() (send, recv fault.Counters) {
 	d.engine.Lock()

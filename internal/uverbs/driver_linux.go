@@ -74,7 +74,7 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}}
 	d.describe()
 	if d.journal = newJournal(cfg.Watch); d.journal != nil {
-		d.tally.began = d.readCounters()
+		d.tally.began = dev.Readings()
 		d.pedant = newPedant(d.journal)
 		if d.journal.pedantic() {
 			d.stopLook = make(chan struct{})

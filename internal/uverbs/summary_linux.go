@@ -3,14 +3,13 @@ package uverbs
 import (
 	"time"
 
-	"rnic/internal/fault"
-	"rnic/internal/link"
+	"rnic/internal/device"
 	"rnic/internal/nic"
 )
 
 // tally sums up what the queue pairs of a run have done. Guarded by Driver.mu.
 type tally struct {
-	began   readings
+	began   device.Readings
 	total   nic.QPCounters
 	count   int
 	each    []fields // of the first maxListed, in the order of their end
@@ -19,20 +18,6 @@ type tally struct {
 
 // maxListed bounds the queue pairs that a summary lists one by one.
 const maxListed = 4096
-
-// readings are the NIC's counters at one moment.
-type readings struct {
-	nic        nic.Stats
-	net, loop  link.Stats
-	send, recv fault.Counters
-}
-
-func (d *Driver) readCounters() (r readings) {
-	r.nic = d.dev.Stats()
-	r.net, r.loop = d.dev.LinkStats()
-	r.send, r.recv = d.dev.Injected()
-	return r
-}
 
 // look reads what a queue pair has done, and warns of what hardware takes amiss.
 func (o *qpObject) look() (c nic.QPCounters) {
@@ -97,7 +82,7 @@ func counterFields(c *nic.QPCounters) (f fields) {
 func (d *Driver) summary() any {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	j, t, now := d.journal, &d.tally, d.readCounters()
+	j, t, now := d.journal, &d.tally, d.dev.Readings()
 	var f fields
 	f.word("type", "summary")
 	f.word("device", d.cfg.Name)
@@ -112,14 +97,14 @@ func (d *Driver) summary() any {
 	}
 	f.add("queue_pairs", "", t.each)
 	f.num("queue_pairs_omitted", uint64(t.omitted))
-	f.add("nic", "", now.nicFields(&t.began))
-	f.add("faults", "", fields{{name: "send", json: faultFields(&now.send, &t.began.send)}, {name: "receive", json: faultFields(&now.recv, &t.began.recv)}})
+	f.add("nic", "", nicFields(&now, &t.began))
+	f.add("faults", "", fields{{name: "send", json: faultFields(&now.Send, &t.began.Send)}, {name: "receive", json: faultFields(&now.Recv, &t.began.Recv)}})
 	return f
 }
 
 // nicFields are what the NIC has counted since an earlier reading.
-func (r *readings) nicFields(since *readings) (f fields) {
-	a, b := &since.nic, &r.nic
+func nicFields(now, since *device.Readings) (f fields) {
+	a, b := &since.NIC, &now.NIC
 	f.num("completions", b.Completions-a.Completions)
 	f.num("error_completions", b.ErrorCompletions-a.ErrorCompletions)
 	f.num("cq_overruns", b.CQOverflows-a.CQOverflows)
@@ -131,12 +116,12 @@ func (r *readings) nicFields(since *readings) (f fields) {
 	f.num("cnps_sent", b.CNPsSent-a.CNPsSent)
 	f.num("cnps_received", b.CNPsReceived-a.CNPsReceived)
 	f.num("migrations", b.Migrations-a.Migrations)
-	f.add("network", "", linkFields(&r.net, &since.net))
-	f.add("internal", "", linkFields(&r.loop, &since.loop))
+	f.add("network", "", linkFields(&now.Net, &since.Net))
+	f.add("internal", "", linkFields(&now.Loop, &since.Loop))
 	return f
 }
 
-func linkFields(b, a *link.Stats) (f fields) {
+func linkFields(b, a *device.LinkStats) (f fields) {
 	f.num("sent_packets", b.Sent-a.Sent)
 	f.num("sent_bytes", b.SentBytes-a.SentBytes)
 	f.num("received_packets", b.Received-a.Received)
@@ -148,7 +133,7 @@ func linkFields(b, a *link.Stats) (f fields) {
 	return f
 }
 
-func faultFields(b, a *fault.Counters) (f fields) {
+func faultFields(b, a *device.FaultCounters) (f fields) {
 	f.num("packets", b.Seen-a.Seen)
 	f.num("selected", b.Selected-a.Selected)
 	f.num("dropped", b.Dropped-a.Dropped)
