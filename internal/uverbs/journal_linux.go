@@ -3,12 +3,14 @@ package uverbs
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"rnic/internal/nic"
@@ -18,7 +20,7 @@ import (
 // Watch says what is told of what programs do. The zero value tells nothing, and costs nothing.
 type Watch struct {
 	// Text gets lines for people, JSON lines for machines, the last of which is a summary; see docs/run.md. Records of commands
-	// go to JSON alone if it is set. A write that fails ends that output.
+	// go to JSON alone if it is set. A write that the system refuses ends that output.
 	Text, JSON io.Writer
 	// Commands: every command with its answer, events, and what goes.
 	Commands bool
@@ -268,7 +270,8 @@ func (j *journal) write(to *io.Writer, b []byte) {
 	if len(b) == 0 || *to == nil {
 		return
 	}
-	if _, err := (*to).Write(b); err != nil {
+	var broken syscall.Errno
+	if _, err := (*to).Write(b); errors.As(err, &broken) { // else it was full, and may have room again
 		*to = io.Discard
 	}
 }

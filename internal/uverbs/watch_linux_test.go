@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -283,14 +285,28 @@ func TestEventsAreToldWithoutAllocation(t *testing.T) {
 
 // An output that fails is given up; the program goes on.
 func TestOutputThatFails(t *testing.T) {
-	p := newWatchedProgram(t, nil, Watch{Text: failing{}, JSON: failing{}, Commands: true, Pedantic: true})
-	fd, _ := p.context()
-	p.pd(fd)
+	for err, again := range map[error]bool{&os.PathError{Op: "write", Path: "pipe", Err: syscall.EPIPE}: false, errors.New("full"): true} {
+		f := &failing{err: err}
+		p := newWatchedProgram(t, nil, Watch{Text: f, Commands: true})
+		fd, _ := p.context()
+		p.pd(fd)
+		p.drv.Close()
+		p.closed = true
+		if f.writes > 1 != again {
+			t.Errorf("%v: %d writes", err, f.writes)
+		}
+	}
 }
 
-type failing struct{}
+type failing struct {
+	err    error
+	writes int
+}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("no more room") }
+func (f *failing) Write([]byte) (int, error) {
+	f.writes++
+	return 0, f.err
+}
 
 // What a program calls itself is no way to its user's terminal.
 func TestNamesArePrintable(t *testing.T) {
