@@ -110,12 +110,18 @@ func rnic(t *testing.T) string {
 // lo, and returns what was written and the exit code.
 func run(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
+	return runCommand(t, append([]string{rnic(t), "run"}, args...)...)
+}
+
+// runCommand is run of any command.
+func runCommand(t *testing.T, args ...string) (out string, code int) {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	cmd := exec.Command(self, append([]string{rnic(t), "run"}, args...)...)
+	cmd := exec.Command(self, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
 	mode := "drop"
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}

@@ -3,7 +3,6 @@ package stock
 import (
 	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,10 +103,9 @@ func TestPedanticLockedMemory(t *testing.T) {
 func TestReaderOfCommandsStops(t *testing.T) {
 	installed(t, "ibv_devinfo")
 	file := jsonFile(t)
-	cmd := exec.Command("sh", "-c", `{ "$0" run -v -- sh -c 'ibv_devinfo >/dev/null; ibv_devinfo >/dev/null; echo done >"$0"' "$1"; } 2>&1 | head -n 1`, rnic(t), file)
-	out, err := cmd.Output()
-	if err != nil || !strings.Contains(string(out), "] OPEN(") {
-		t.Fatalf("%v\n%s", err, out)
+	out, code := runCommand(t, "sh", "-c", `{ "$0" run -v -- sh -c 'ibv_devinfo >/dev/null; ibv_devinfo >/dev/null; echo done >"$0"' "$1"; } 2>&1 | head -n 1`, rnic(t), file)
+	if code != 0 || !strings.Contains(out, "] OPEN(") {
+		t.Fatalf("exit code %d\n%s", code, out)
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "done\n" {
 		t.Errorf("the program's last words: %q, %v", b, err)
