@@ -8,19 +8,18 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 
 	"rnic/internal/fault"
 	"rnic/internal/nic"
-	"rnic/internal/roce"
 	"rnic/internal/sandbox"
 )
 
 // RunCmd is rnic run.
 type RunCmd struct {
 	Name       string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
+	NIC        []string `name:"nic" sep:"none" placeholder:"SPEC" help:"A NIC of this run, as rxe1,addr=10.0.0.2,mtu=4096. Repeatable: a device each."`
 	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
 	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
 	MTU        int      `placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry."`
@@ -35,6 +34,7 @@ type RunCmd struct {
 	Pedantic   bool     `help:"Warn of what works here and fails on hardware."`
 	Trace      string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
 	Profile    string   `hidden:"" placeholder:"FILE" type:"path" help:"Write a CPU profile of the NIC to this file."`
+	FilesOnly  bool     `hidden:"" help:"Where this run joins another's NIC: let that reach the programs' memory by passed files, whatever its rights are."`
 	NoIoctl    bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
 
 	Command []string `arg:"" passthrough:"" help:"The program and its arguments."`
@@ -42,16 +42,11 @@ type RunCmd struct {
 
 // runConfig is what the supervisor gets of the options.
 type runConfig struct {
-	Name, Interface         string
-	Addrs                   []netip.Addr
-	MTU, Units              int
-	SendFault               *fault.Spec
-	RecvFault               *fault.Spec
-	Capture, Trace, Profile string
-	Seed                    uint64
-	Verbose, NoIoctl, DCQCN bool
-	Pedantic                bool
-	JSON                    jsonFile
+	NICs                        []nicConfig
+	Trace, Profile              string
+	Verbose, NoIoctl, FilesOnly bool
+	Pedantic                    bool
+	JSON                        jsonFile
 }
 
 // fewCores is the number of cores up to which the program starts at a nice value: with two programs that poll there,
@@ -104,43 +99,79 @@ func (r *RunCmd) command() []string {
 	return r.Command
 }
 
-// deviceName is what libibverbs and its rxe provider take (IB_DEVICE_NAME_MAX).
-var deviceName = regexp.MustCompile(`^rxe[A-Za-z0-9_-]{0,60}$`)
-
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
-	c := &runConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Units: r.Units, Capture: r.Capture, Seed: r.Seed, Verbose: r.Verbose,
-		Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, DCQCN: r.Congestion == "dcqcn", Pedantic: r.Pedantic, JSON: r.JSON}
+	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly, Pedantic: r.Pedantic, JSON: r.JSON}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
 	}
 	if strings.HasPrefix(r.Command[0], "-") && r.Command[0] != "--" {
 		return nil, fmt.Errorf("run: unknown option %s", r.Command[0])
 	}
-	if !deviceName.MatchString(r.Name) {
-		return nil, fmt.Errorf("run: --name %q: stock libraries look for names that begin with rxe; letters, digits, - and _, 63 at most", r.Name)
+	nics, err := r.nics()
+	if err != nil {
+		return nil, fmt.Errorf("run: %w", err)
 	}
-	if r.MTU != 0 && roce.MTUCode(r.MTU) == 0 {
-		return nil, fmt.Errorf("run: --mtu %d: 256, 512, 1024, 2048 or 4096 are possible", r.MTU)
+	c.NICs = nics
+	return c, nil
+}
+
+// maxNICs bounds the devices of a run.
+const maxNICs = 32
+
+// nics are the NICs that the options describe.
+func (r *RunCmd) nics() ([]nicConfig, error) {
+	if len(r.NIC) > 0 {
+		return r.severalNICs()
 	}
-	if r.Units < 1 || r.Units > nic.MaxUnits {
-		return nil, fmt.Errorf("run: --units %d: 1 to %d are possible", r.Units, nic.MaxUnits)
-	}
-	if r.Interface != "" && len(r.Addr) > 0 {
-		return nil, errors.New("run: --interface and --addr exclude each other")
+	c := nicConfig{Name: r.Name, Interface: r.Interface, MTU: r.MTU, Units: r.Units, Capture: r.Capture, Seed: r.Seed, DCQCN: r.Congestion == "dcqcn"}
+	if r.Units < 1 {
+		return nil, fmt.Errorf("--units %d: 1 to %d are possible", r.Units, nic.MaxUnits)
 	}
 	for _, s := range r.Addr {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return nil, fmt.Errorf("run: --addr %q: no IP address", s)
+			return nil, fmt.Errorf("--addr %q: no IP address", s)
 		}
 		c.Addrs = append(c.Addrs, a)
 	}
 	var err error
 	if c.SendFault, c.RecvFault, err = fault.ParseDirections(r.Fault); err != nil {
-		return nil, fmt.Errorf("run: --fault: %w", err)
+		return nil, fmt.Errorf("--fault: %w", err)
 	}
-	return c, nil
+	return []nicConfig{c}, c.check()
+}
+
+// severalNICs are those of --nic. Faults are planted into all of them.
+func (r *RunCmd) severalNICs() ([]nicConfig, error) {
+	if r.Interface != "" || len(r.Addr) > 0 || r.MTU != 0 || r.Units != 1 || r.Capture != "" || r.Seed != 0 || r.Congestion != "window" || r.Name != "rxe0" {
+		return nil, errors.New("--nic says everything of a NIC: --name, --addr, --interface, --mtu, --units, --seed, --congestion and --capture belong into it")
+	}
+	if len(r.NIC) > maxNICs {
+		return nil, fmt.Errorf("--nic %d times: %d are possible", len(r.NIC), maxNICs)
+	}
+	send, recv, err := fault.ParseDirections(r.Fault)
+	if err != nil {
+		return nil, fmt.Errorf("--fault: %w", err)
+	}
+	var list []nicConfig
+	for i, spec := range r.NIC {
+		c, err := parseNIC(spec, i)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			if o.Name == c.Name {
+				return nil, fmt.Errorf("--nic %q: the name %s is used twice", spec, c.Name)
+			}
+			if o.key() == c.key() {
+				return nil, fmt.Errorf("--nic %q: %s has the same addresses: each NIC needs its own", spec, o.Name)
+			}
+		}
+		c.SendFault, c.RecvFault = send, recv
+		list = append(list, c)
+	}
+	return list, nil
 }
 
 // startHelpers takes over in the processes that rnic run starts of itself, and returns in all others.

@@ -1,66 +1,322 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"runtime/pprof"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"rnic/internal/device"
+	"rnic/internal/join"
 	"rnic/internal/nic"
 	"rnic/internal/sandbox"
 	"rnic/internal/uverbs"
 )
 
-// supervise makes the NIC and serves the program's calls until it has ended.
+// supervise makes the run's NICs, or joins those that other runs have, and serves the program's calls until it has
+// ended. NICs of this process stay for as long as another run uses them.
 func supervise(s *sandbox.Supervisor, c *runConfig) error {
-	var policy nic.Policy
-	if c.DCQCN {
-		policy.Congestion = nic.CongestionDCQCN
+	r := &supervised{s: s, c: c}
+	err := r.open()
+	if err == nil {
+		err = s.Serve()
 	}
-	dev, err := device.New(device.Config{Policy: policy, Name: c.Name, Interface: c.Interface, Addrs: c.Addrs, MTU: c.MTU, Units: c.Units, Seed: c.Seed,
-		SendFault: c.SendFault, RecvFault: c.RecvFault, Capture: c.Capture})
+	r.leave(err)
+	return err
+}
+
+// supervised is one run, in its supervisor.
+type supervised struct {
+	s      *sandbox.Supervisor
+	c      *runConfig
+	trace  *os.File
+	watch  uverbs.Watch
+	own    []*ownNIC
+	guests []*join.Guest
+	over   atomic.Bool // the programs are gone
+	undo   []func()
+}
+
+// ownNIC is a NIC of this process.
+type ownNIC struct {
+	nic  nicConfig
+	dev  *device.Device
+	drv  *uverbs.Driver // this run's
+	host *join.Host
+}
+
+func (r *supervised) open() error {
+	if r.c.Trace != "" {
+		f, err := create("--trace", r.c.Trace)
+		if err != nil {
+			return err
+		}
+		r.trace = f
+		r.undo = append(r.undo, func() { f.Close() })
+	}
+	w, done, err := r.c.watch()
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	cfg := uverbs.Config{Name: c.Name, Version: firmware(Version), Warnf: logf, NoIoctl: c.NoIoctl}
-	var done func()
-	if cfg.Watch, done, err = c.watch(); err != nil {
-		return err
-	}
-	defer done()
-	if c.Verbose && cfg.Watch.JSON == nil {
-		cfg.Logf = logf
-	}
-	if c.Trace != "" {
-		f, err := create("--trace", c.Trace)
+	r.watch, r.undo = w, append(r.undo, done)
+	if r.c.Profile != "" {
+		f, err := create("--profile", r.c.Profile)
 		if err != nil {
 			return err
 		}
-		defer f.Close()
-		cfg.Trace = f
-	}
-	if c.Profile != "" {
-		f, err := create("--profile", c.Profile)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
 		if err := pprof.StartCPUProfile(f); err != nil {
 			return fmt.Errorf("--profile: %w", err)
 		}
-		defer pprof.StopCPUProfile()
+		r.undo = append(r.undo, func() { pprof.StopCPUProfile(); f.Close() })
 	}
-	drv, err := uverbs.New(dev, s, cfg)
+	for i := range r.c.NICs {
+		if err := r.attach(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patience bounds how long a run waits for another that is just starting or ending its NIC.
+const patience = 10 * time.Second
+
+// attach joins the NIC if another run has it, or makes it. Of runs that start at the same time the one that takes
+// the name makes it.
+func (r *supervised) attach(index int) error {
+	n := &r.c.NICs[index]
+	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		key, err := n.choose()
+		if err != nil {
+			return err
+		}
+		err = r.join(key, n, index)
+		if !errors.Is(err, join.ErrNone) {
+			return err
+		}
+		err = r.make(n, index)
+		if !errors.Is(err, join.ErrTaken) {
+			return err
+		}
+		if time.Since(begin) > patience {
+			return fmt.Errorf("NIC %s: another run is about to start or end it, for %v now: %w", n.key(), patience, err)
+		}
+	}
+}
+
+// choose is the key of the NIC that a run uses if it exists. A run that says nothing of addresses takes the one that there is.
+func (n *nicConfig) choose() (string, error) {
+	if key := n.key(); key != keyAny {
+		return key, nil
+	}
+	keys, err := join.Keys()
+	if err != nil || len(keys) == 0 {
+		return keyAny, err
+	}
+	for _, k := range keys {
+		if k == keyAny {
+			return keyAny, nil
+		}
+	}
+	if len(keys) > 1 {
+		return "", fmt.Errorf("several NICs run here (%s): say which one to use, or the addresses of a new one, with --addr or --interface",
+			strings.Join(keys, "; "))
+	}
+	return keys[0], nil
+}
+
+// joinRequest is what a run tells the NIC's process.
+type joinRequest struct {
+	NIC              nicConfig
+	Index            int
+	Verbose, NoIoctl bool
+
+	Pedantic, JSON  bool
+	Trace, JSONFile bool // there is a file for it, behind standard error and in this order
+}
+
+func (r *supervised) join(key string, n *nicConfig, index int) error {
+	blob, err := json.Marshal(joinRequest{NIC: *n, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err
 	}
-	defer drv.Close()
-	if err := drv.AddTo(s); err != nil {
-		return fmt.Errorf("building the device's files: %w", err)
+	q := join.Request{Version: Version, Config: blob, Files: []*os.File{os.Stderr}, FilesOnly: r.c.FilesOnly}
+	if r.trace != nil {
+		q.Files = append(q.Files, r.trace)
 	}
-	return s.Serve()
+	if f, ok := r.watch.JSON.(*os.File); ok && r.c.JSON.Path != "" {
+		q.Files = append(q.Files, f)
+	}
+	g, err := join.Dial(key, q, r.s)
+	if err != nil {
+		return err
+	}
+	r.guests = append(r.guests, g)
+	if r.c.Verbose && (!r.c.JSON.On || r.c.JSON.Path != "") {
+		logf("joined NIC %s of process %d", key, g.Host())
+	}
+	go func() {
+		<-g.Died()
+		if !r.over.Load() {
+			r.s.Abort(fmt.Errorf("the NIC (%s), process %d of another run, has died: the program and all its descendants were killed", key, g.Host()))
+		}
+	}()
+	return nil
+}
+
+// make makes the NIC, unless another run is doing so: join.ErrTaken.
+func (r *supervised) make(n *nicConfig, index int) error {
+	host, err := join.Listen(n.key(), Version)
+	if err != nil {
+		return err
+	}
+	o := &ownNIC{nic: *n, host: host}
+	if err := o.open(r, index); err != nil {
+		o.close()
+		return err
+	}
+	host.Serve(o.admit)
+	r.own = append(r.own, o)
+	return nil
+}
+
+func (o *ownNIC) open(r *supervised, index int) (err error) {
+	n := &o.nic
+	var policy nic.Policy
+	if n.DCQCN {
+		policy.Congestion = nic.CongestionDCQCN
+	}
+	if o.dev, err = device.New(device.Config{Policy: policy, Name: n.Name, Interface: n.Interface, Addrs: n.Addrs, MTU: n.MTU, Units: n.Units,
+		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture}); err != nil {
+		return o.explain(err)
+	}
+	var trace io.Writer
+	if r.trace != nil {
+		trace = r.trace
+	}
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
+	return err
+}
+
+// explain adds, where addresses are in use, which NICs of this user have them.
+func (o *ownNIC) explain(err error) error {
+	keys, _ := join.Keys()
+	var others []string
+	for _, k := range keys {
+		if k != o.nic.key() {
+			others = append(others, k)
+		}
+	}
+	if len(others) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; runs of yours have NICs here (%s): to join one, name the same addresses, or none", err, strings.Join(others, "; "))
+}
+
+// newDriver makes the front of a run on a NIC, with its files.
+func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, say func(string, ...any)) (*uverbs.Driver, error) {
+	cfg.Version, cfg.Warnf = firmware(Version), say
+	if cfg.Watch.Commands && cfg.Watch.JSON == nil {
+		cfg.Logf = say
+	}
+	drv, err := uverbs.New(dev, sup, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := drv.AddTo(t); err != nil {
+		drv.Close()
+		return nil, fmt.Errorf("building the device's files: %w", err)
+	}
+	return drv, nil
+}
+
+// admit lets another run in.
+func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
+	var q joinRequest
+	if err := json.Unmarshal(r.Config(), &q); err != nil {
+		return nil, err
+	}
+	if err := o.nic.joinable(&q.NIC); err != nil {
+		return nil, err
+	}
+	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r}
+	if err := q.outputs(r, &cfg); err != nil {
+		return nil, err
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(r.Log(), "rnic: "+format+"\n", args...) }
+	return newDriver(o.dev, r, r, cfg, say)
+}
+
+// outputs are where a run that joins wants to be told of its commands.
+func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
+	files := r.Files()
+	next := func() (f *os.File) {
+		if len(files) > 1 {
+			f, files = files[1], files[1:]
+		}
+		return f
+	}
+	cfg.Watch = uverbs.Watch{Text: r.Log(), Commands: q.Verbose, Pedantic: q.Pedantic}
+	var trace, out *os.File
+	if q.Trace {
+		if trace = next(); trace == nil {
+			return errors.New("no file for --trace was passed")
+		}
+		cfg.Trace = trace
+	}
+	switch {
+	case !q.JSON:
+	case !q.JSONFile:
+		cfg.Watch.Text, cfg.Watch.JSON = nil, r.Log()
+	default:
+		if out = next(); out == nil {
+			return errors.New("no file for --json was passed")
+		}
+		cfg.Watch.JSON = out
+	}
+	return nil
+}
+
+// leave ends the run. If others use its NICs, the front returns at once, with the program's exit code or failed, and this process
+// stays until they have ended too.
+func (r *supervised) leave(failed error) {
+	r.over.Store(true)
+	for _, g := range r.guests {
+		g.Close()
+	}
+	wanted := false
+	for _, o := range r.own {
+		o.drv.Close()
+		o.drv = nil
+		wanted = !o.host.FinishIdle() || wanted
+	}
+	for _, f := range r.undo {
+		f()
+	}
+	if wanted {
+		r.s.Leave(failed)
+	}
+	for _, o := range r.own {
+		o.host.Finish()
+		o.close()
+	}
+}
+
+// close gives back what there is of the NIC; its name last, so that whoever takes that finds the port free.
+func (o *ownNIC) close() {
+	if o.drv != nil {
+		o.drv.Close()
+	}
+	if o.dev != nil {
+		o.dev.Close()
+	}
+	o.host.Close()
 }
 
 // firmware is the version as the device reports it.

@@ -60,8 +60,8 @@ type Device struct {
 
 	watch  watch
 	state  atomic.Pointer[portState]
-	hookMu sync.Mutex // held while hook is called
-	hook   func()
+	hookMu sync.Mutex // held while hooks are called
+	hooks  []*func()
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}

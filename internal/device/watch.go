@@ -187,8 +187,8 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 	})
 	d.state.Store(now)
 	d.hookMu.Lock()
-	if d.hook != nil {
-		d.hook()
+	for _, f := range d.hooks {
+		(*f)()
 	}
 	d.hookMu.Unlock()
 	d.engine.Do(func(*nic.NIC, int64) { d.announce(events) })
@@ -214,12 +214,16 @@ func (d *Device) announce(events []nic.EventType) {
 func (d *Device) PortActive() bool { return d.state.Load().active }
 
 // OnPortChange makes the device call f now, and after each change of the port's state or GID table before
-// its events; nil ends that, and waits for a call that is under way. f must not close the device.
-func (d *Device) OnPortChange(f func()) {
+// its events. The function returned ends that, and waits for a call that is under way. f must not close the device.
+func (d *Device) OnPortChange(f func()) (cancel func()) {
 	d.hookMu.Lock()
 	defer d.hookMu.Unlock()
-	d.hook = f
-	if f != nil {
-		f()
+	h := &f
+	d.hooks = append(d.hooks, h)
+	f()
+	return func() {
+		d.hookMu.Lock()
+		defer d.hookMu.Unlock()
+		d.hooks = slices.DeleteFunc(d.hooks, func(o *func()) bool { return o == h })
 	}
 }

@@ -142,7 +142,7 @@ func startChild(t *testing.T) *child {
 	if _, err := fmt.Fscanf(c.out, "%d\n", &c.base); err != nil {
 		t.Fatal(err)
 	}
-	c.Process = NewProcess(c.cmd.Process.Pid)
+	c.Process = reach(t, c.cmd.Process.Pid, maxVec)
 	return c
 }
 

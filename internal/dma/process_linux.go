@@ -28,6 +28,10 @@ type Process struct {
 	scratch sync.Pool // *vectors
 	words   sync.Pool // *word
 	limit   int       // segments a call
+
+	files  Files      // where it is reached by files: see NewProcessFiles
+	mem    uintptr    // their descriptor of the memory
+	mapsMu sync.Mutex // guards the position of files.Maps
 }
 
 type word struct {
@@ -41,6 +45,7 @@ const maxVec = 1024
 type vectors struct {
 	local  []unix.Iovec
 	remote []unix.RemoteIovec
+	tail   [1]unix.Iovec
 }
 
 // NewProcess returns the memory of process pid.
@@ -71,6 +76,9 @@ func (p *Process) WriteV(segs []hostmem.Segment) (int, error) {
 }
 
 func (p *Process) transfer(call uintptr, segs []hostmem.Segment, write bool) (int, error) {
+	if p.files.Mem != nil {
+		return p.transferFiles(segs, write)
+	}
 	v := p.scratch.Get().(*vectors)
 	defer func() {
 		clear(v.local)
@@ -206,14 +214,16 @@ func (p *Process) Check(addr, length uint64, write bool) error {
 	if addr+length < addr {
 		return hostmem.ErrFault
 	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/maps", p.pid))
+	f, done, err := p.openMaps()
 	if err != nil {
 		return p.refused(err)
 	}
-	defer f.Close()
+	defer done()
 	end := addr + length
 	lines := bufio.NewScanner(f)
+	none := true
 	for lines.Scan() {
+		none = false
 		lo, hi, perm, ok := parseMapping(lines.Text())
 		if !ok || hi <= addr {
 			continue
@@ -228,6 +238,9 @@ func (p *Process) Check(addr, length uint64, write bool) error {
 	}
 	if err := lines.Err(); err != nil {
 		return p.refused(err)
+	}
+	if none {
+		return hostmem.ErrGone
 	}
 	return hostmem.ErrFault
 }

@@ -35,7 +35,7 @@ func randomSegments(c *child, r *rand.Rand, n int) []hostmem.Segment {
 func TestReadsManySegments(t *testing.T) {
 	c := startChild(t)
 	for _, limit := range []int{1, 7, 511} {
-		p := NewProcessLimit(c.PID(), limit)
+		p := reach(t, c.PID(), limit)
 		segs := randomSegments(c, rand.New(rand.NewPCG(1, uint64(limit))), 1500)
 		if n, err := p.ReadV(segs); n != len(segs) || err != nil {
 			t.Fatalf("limit %d: read %d of %d: %v", limit, n, len(segs), err)
@@ -55,7 +55,7 @@ func TestWritesManySegments(t *testing.T) {
 	want := c.dump(c.base, childPages*pageSize)
 	r := rand.New(rand.NewPCG(2, 2))
 	for _, limit := range []int{1, 7, 511} {
-		p := NewProcessLimit(c.PID(), limit)
+		p := reach(t, c.PID(), limit)
 		segs := randomSegments(c, r, 1500)
 		for _, s := range segs {
 			for i := range s.Buf {
@@ -93,14 +93,18 @@ func TestNeighboursAreOneRemoteVector(t *testing.T) {
 
 // A fault in the middle names exactly its segment; what is before is done, what is behind is not.
 func TestFaultNamesItsSegment(t *testing.T) {
-	for _, prot := range []string{"unmap", "none", "readonly"} {
+	prots := []string{"unmap", "none", "readonly"}
+	if throughFiles { // which do not obey protections: Check does
+		prots = prots[:1]
+	}
+	for _, prot := range prots {
 		t.Run(prot, func(t *testing.T) {
 			c := startChild(t)
 			const hole = 5
 			c.do(prot, c.base+hole*pageSize, pageSize)
 			for _, size := range []uint64{64, 1024, pageSize, 3 * pageSize / 2} {
 				for _, limit := range []int{1, 3, 511} {
-					testFault(t, c, prot, NewProcessLimit(c.PID(), limit), size, hole)
+					testFault(t, c, prot, reach(t, c.PID(), limit), size, hole)
 				}
 			}
 		})
@@ -215,6 +219,9 @@ func TestProcessAtomics(t *testing.T) {
 	}
 	if old, err := c.Atomic(c.base+64, hostmem.CompareSwap, 42, first-1); err != nil || old != first-1 || word() != 42 {
 		t.Errorf("compare and swap that matches: old %#x, now %#x, %v", old, word(), err)
+	}
+	if throughFiles {
+		return
 	}
 	c.do("readonly", c.base, pageSize)
 	// Also where nothing would change: the program does not allow it.

@@ -36,3 +36,9 @@ func (*Supervisor) Forget(*File) {}
 
 // Serve returns ErrUnsupported on this platform.
 func (*Supervisor) Serve() error { return ErrUnsupported }
+
+// Leave does nothing on this platform.
+func (*Supervisor) Leave(error) {}
+
+// Abort does nothing on this platform.
+func (*Supervisor) Abort(error) {}

@@ -22,6 +22,8 @@ const (
 	msgExited  = 'x' // supervisor, which now exits: the program's exit code, 4 bytes
 	msgLeft    = 'y' // the same of a supervisor that stays, because processes are left
 	msgFailed  = 'f' // supervisor, helper: see failure
+
+	msgFailedLeft = 'g' // the same of a supervisor that stays, because others use its NIC
 )
 
 // maxMessage bounds a message: the configuration is the longest.

@@ -88,7 +88,9 @@ func (fr *front) start(opts Options, program string) error {
 	}
 	fr.sock = ours
 	defer unix.Close(theirs)
-	fr.supervisor, err = spawn(supervisorName, theirs, append([]string{fr.dir, program}, opts.Command...), 0)
+	fr.supervisor, err = spawn(supervisorName, theirs, append([]string{fr.dir, program}, opts.Command...),
+		// A group of its own: what ends this run's group does not end a NIC that other runs use.
+		&syscall.SysProcAttr{Setpgid: true})
 	if err != nil {
 		unix.Close(ours)
 		return fmt.Errorf("start the supervisor: %w", err)
@@ -100,7 +102,7 @@ func (fr *front) start(opts Options, program string) error {
 
 // spawn starts this binary again under another name, with a control socket whose number is its
 // first argument. All descriptors that we inherited are inherited on, at their numbers.
-func spawn(name string, sock int, args []string, deathSignal syscall.Signal) (pid int, err error) {
+func spawn(name string, sock int, args []string, attr *syscall.SysProcAttr) (pid int, err error) {
 	if _, err := unix.FcntlInt(uintptr(sock), unix.F_SETFD, 0); err != nil {
 		return 0, err
 	}
@@ -108,7 +110,7 @@ func spawn(name string, sock int, args []string, deathSignal syscall.Signal) (pi
 	return syscall.ForkExec(selfExe, argv, &syscall.ProcAttr{
 		Env:   os.Environ(),
 		Files: []uintptr{0, 1, 2},
-		Sys:   &syscall.SysProcAttr{Pdeathsig: deathSignal},
+		Sys:   attr,
 	})
 }
 
@@ -148,8 +150,11 @@ func (fr *front) wait() (int, error) {
 					reap(fr.supervisor)
 				}
 				return int(binary.LittleEndian.Uint32(m.body)), nil
-			case msgFailed:
-				reap(fr.supervisor)
+			case msgFailed, msgFailedLeft:
+				tell(fr.sock, msgBye, nil, -1)
+				if m.kind == msgFailed {
+					reap(fr.supervisor)
+				}
 				return 0, decodeFailure(m.body)
 			}
 		}

@@ -28,9 +28,13 @@ type Supervisor struct {
 	tree      *tree
 	files     *files
 
+	dir   string // of the tree
+	group int    // process group of the front, and so of the program
+
 	main     atomic.Int64 // pid of the program, 0 before and after
-	reported atomic.Bool  // the front has the exit code, or will not want it
-	code     int          // exit code of the program
+	aborted  atomic.Pointer[failure]
+	reported atomic.Bool // the front has the exit code, or will not want it
+	code     int         // exit code of the program
 }
 
 // MaybeHelper must be called first thing in main (and in a TestMain). In an ordinary process it
@@ -64,7 +68,8 @@ func MaybeHelper(supervise func(*Supervisor) error) {
 // supervisorMain takes the directory of the tree, the path of the program, its argv.
 func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) {
 	setName(supervisorName)
-	s := &Supervisor{sock: sock, program: args[1], argv: args[2:], inherited: inheritedFDs()}
+	s := &Supervisor{sock: sock, program: args[1], argv: args[2:], dir: args[0], inherited: inheritedFDs()}
+	s.group, _ = unix.Getpgid(os.Getppid())
 	drop := catch() // the program gets its own copy, or one by way of the front
 	go func() {
 		for range drop {
@@ -150,12 +155,16 @@ func (s *Supervisor) Serve() error {
 		return err
 	}
 	defer unix.Close(ours)
-	pid, err := spawn(helperName, theirs, append([]string{strconv.Itoa(s.nice), s.program}, s.argv...), unix.SIGKILL)
+	pid, err := spawn(helperName, theirs, append([]string{strconv.Itoa(s.nice), s.program}, s.argv...),
+		&syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: s.group > 0, Pgid: s.group})
 	unix.Close(theirs)
 	if err != nil {
 		return fmt.Errorf("start the program: %w", err)
 	}
 	s.main.Store(int64(pid))
+	if s.aborted.Load() != nil { // before there was anything to kill
+		unix.Kill(pid, unix.SIGKILL)
+	}
 	s.letGoOfStreams()
 	go s.obeyFront()
 	srv, err := s.accept(ours, watch)
@@ -220,6 +229,9 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 			if late != nil {
 				late.Stop()
 			}
+			if f := s.aborted.Load(); f != nil {
+				return f
+			}
 			return failed
 		case pid != main:
 		case ws.Stopped():
@@ -252,6 +264,28 @@ func (s *Supervisor) stayBehind() {
 	}
 	toNull(2)
 	s.report(msgLeft)
+}
+
+// Abort kills the program and everything it started, and makes err what Serve returns: the NIC that they use is gone.
+func (s *Supervisor) Abort(err error) {
+	if s.aborted.CompareAndSwap(nil, failureOf(err)) {
+		killDescendants()
+	}
+}
+
+// Leave lets the front return with the exit code, or with the error of Serve, while this process stays: other
+// runs use its NIC. Nothing is left of the run but the process. Call it after Serve.
+func (s *Supervisor) Leave(failed error) {
+	os.RemoveAll(s.dir)
+	if failed == nil {
+		toNull(2)
+		s.report(msgLeft)
+		return
+	}
+	if !s.reported.Swap(true) {
+		tell(s.sock, msgFailedLeft, failureOf(failed).encode(), -1)
+	}
+	toNull(2)
 }
 
 // obeyFront passes signals to the program; if the front dies, the program and all else goes too.

@@ -32,8 +32,35 @@ type Config struct {
 	Trace io.Writer
 	// Watch says what is told of commands, events and mistakes.
 	Watch Watch
+	// Index numbers the devices of one run: the node is uverbs0 for 0.
+	Index int
+	// Programs is the way to the programs; nil where this process traces them itself.
+	Programs Programs
 	// ShmDir is where the shared files live; default shm.DefaultDir.
 	ShmDir string
+}
+
+// Programs reaches the programs that make calls.
+type Programs interface {
+	// Space is the memory of a call's process: the same for all calls of one process, until its MemoryGone.
+	Space(sandbox.Call) (*dma.Process, error)
+	// SizeLimit is RLIMIT_FSIZE of the process that opens the device in bytes, 0 for none.
+	SizeLimit(sandbox.Call) (uint64, error)
+}
+
+// ownPrograms are those of this process's own sandbox.
+type ownPrograms struct{ spaces map[int]*dma.Process }
+
+func (p ownPrograms) SizeLimit(sys sandbox.Call) (uint64, error) { return shm.SizeLimit(sys.PID()) }
+
+func (p ownPrograms) Space(sys sandbox.Call) (*dma.Process, error) {
+	pid := sys.PID()
+	s := p.spaces[pid]
+	if s == nil {
+		s = dma.NewProcess(pid)
+		p.spaces[pid] = s
+	}
+	return s, nil
 }
 
 // Forgetter is what the Driver needs of the sandbox beside its calls: Supervisor.Forget.
@@ -53,7 +80,8 @@ type Driver struct {
 
 	mu       sync.Mutex // held by every command, and by cleanup
 	contexts map[*verbsContext]struct{}
-	spaces   map[int]*dma.Process // by process: the memory of its regions
+	spaces   map[int]*dma.Process // by process, of ownPrograms: one for all its regions lets the NIC batch their transfers
+	noHook   func()               // ends the calls of the device at changes of the port
 	tally    tally
 	pedant   pedant
 }
@@ -71,7 +99,10 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{dev: dev, cfg: cfg, tracer: newTracer(cfg.Trace), pump: p,
-		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}}
+		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}, noHook: func() {}}
+	if cfg.Programs == nil {
+		d.cfg.Programs = ownPrograms{d.spaces}
+	}
 	d.describe()
 	if d.journal = newJournal(cfg.Watch); d.journal != nil {
 		d.tally.began = dev.Readings()
@@ -85,8 +116,8 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 }
 
 // Close ends every context and the events. The programs must be gone.
-func (d *Driver) Close() {
-	d.dev.OnPortChange(nil)
+func (d *Driver) Close() error {
+	d.noHook()
 	if d.stopLook != nil {
 		close(d.stopLook)
 	}
@@ -97,6 +128,7 @@ func (d *Driver) Close() {
 	d.mu.Unlock()
 	d.pump.close()
 	d.journal.close(d.summary)
+	return nil
 }
 
 func (d *Driver) logf(format string, args ...any) {
@@ -135,7 +167,7 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	limit, err := shm.SizeLimit(sys.PID())
+	limit, err := d.cfg.Programs.SizeLimit(sys)
 	if err != nil {
 		d.logf("opening device %s: %v", d.cfg.Name, err)
 	}
@@ -316,17 +348,6 @@ func (d *Driver) MemoryGone(pid int) {
 	d.tracer.note(pid, fmt.Sprintf("memory gone, with %d regions", n))
 	d.journal.memoryGone(pid, n)
 	delete(d.spaces, pid)
-}
-
-// space is the memory of process pid: one and the same for all its regions, which lets the NIC batch
-// their transfers.
-func (d *Driver) space(pid int) *dma.Process {
-	s := d.spaces[pid]
-	if s == nil {
-		s = dma.NewProcess(pid)
-		d.spaces[pid] = s
-	}
-	return s
 }
 
 // Contexts is the number of open devices, and Objects that of the objects in them.

@@ -69,7 +69,11 @@ func (c *call) reregMR() syscall.Errno {
 		if pid = c.sys.PID(); pid == 0 {
 			return syscall.EINTR // it is gone
 		}
-		r.Space = c.drv.space(pid)
+		space, err := c.drv.cfg.Programs.Space(c.sys)
+		if err != nil {
+			return c.failed(err)
+		}
+		r.Space = space
 	}
 	var pd *pdObject
 	if flags&nic.ReregPD != 0 {

@@ -97,7 +97,10 @@ func (c *call) regMR() syscall.Errno {
 		}
 		return syscall.EINTR // it is gone
 	}
-	space := c.drv.space(pid)
+	space, err := c.drv.cfg.Programs.Space(c.sys)
+	if err != nil {
+		return c.failed(err)
+	}
 	mr, err := c.ctx.dev.RegMR(pd.dev, space, start, length, iova, access)
 	if err != nil {
 		// Not the program's fault, and nothing will work until it is mended.

@@ -398,7 +398,8 @@ func (c *verbsContext) tellOpen(sys sandbox.Call, n int) {
 	c.process = j.learnName(c.pid)
 	if r := j.begin(sys); r != nil {
 		r.name = "OPEN"
-		r.args.bare("path", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs0")
+		path := fmt.Sprintf("/dev/infiniband/uverbs%d", c.drv.cfg.Index)
+		r.args.bare("path", path, path)
 		r.result.bare("fd", fmt.Sprintf("fd %d", n), n)
 		j.tell(r)
 	}

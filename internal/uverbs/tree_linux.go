@@ -27,21 +27,22 @@ type Tree interface {
 	AddDevice(path string, major, minor uint32, d sandbox.Device) error
 }
 
-// AddTo adds the device's files to the tree: /dev/infiniband/uverbs0 and what clients read below
+// AddTo adds the device's files to the tree: /dev/infiniband/uverbs0 (or of Config.Index) and what clients read below
 // /sys/class/infiniband and /sys/class/infiniband_verbs.
 func (d *Driver) AddTo(t Tree) error {
 	b := treeBuilder{t: t}
+	node, minor := "uverbs"+strconv.Itoa(d.cfg.Index), uint32(verbsMinor+d.cfg.Index)
 	verbs := "/sys/class/infiniband_verbs"
 	b.file(verbs+"/abi_version", strconv.Itoa(classABI))
-	b.file(verbs+"/uverbs0/abi_version", strconv.Itoa(providerABI))
-	b.file(verbs+"/uverbs0/dev", fmt.Sprintf("%d:%d", verbsMajor, verbsMinor))
-	b.file(verbs+"/uverbs0/ibdev", d.cfg.Name)
-	b.file(verbs+"/uverbs0/uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=infiniband/uverbs0\nDEVMODE=0666", verbsMajor, verbsMinor))
+	b.file(verbs+"/"+node+"/abi_version", strconv.Itoa(providerABI))
+	b.file(verbs+"/"+node+"/dev", fmt.Sprintf("%d:%d", verbsMajor, minor))
+	b.file(verbs+"/"+node+"/ibdev", d.cfg.Name)
+	b.file(verbs+"/"+node+"/uevent", fmt.Sprintf("MAJOR=%d\nMINOR=%d\nDEVNAME=infiniband/%s\nDEVMODE=0666", verbsMajor, minor, node))
 	b.deviceFiles(d, "/sys/class/infiniband/"+d.cfg.Name)
 	if b.err == nil {
-		b.err = t.AddDevice("/dev/infiniband/uverbs0", verbsMajor, verbsMinor, d)
+		b.err = t.AddDevice("/dev/infiniband/"+node, verbsMajor, minor, d)
 	}
-	d.dev.OnPortChange(func() {
+	d.noHook = d.dev.OnPortChange(func() {
 		b := treeBuilder{t: t}
 		b.portStateFiles(d, "/sys/class/infiniband/"+d.cfg.Name+"/ports/1")
 		if b.err != nil {
@@ -85,7 +86,7 @@ func (b *treeBuilder) deviceFiles(d *Driver, dir string) {
 	b.file(dir+"/device/numa_node", systemFile("/sys/devices/system/node/online", "-1", numaNode))
 	b.file(dir+"/device/local_cpus", systemFile("/sys/devices/system/node/node0/cpumap", "1", identity))
 	b.file(dir+"/device/local_cpulist", systemFile("/sys/devices/system/node/node0/cpulist", "0", identity))
-	b.dir(dir + "/device/infiniband_verbs/uverbs0")
+	b.dir(dir + "/device/infiniband_verbs/uverbs" + strconv.Itoa(d.cfg.Index))
 	seen := map[string]bool{}
 	for _, g := range d.dev.GIDs() {
 		if g.IfName != "" && !seen[g.IfName] {

@@ -70,8 +70,8 @@ func compileRawqp(t *testing.T, dir string) string {
 	return path
 }
 
-// bootPeer boots one guest for the test. It skips the test where that is not possible.
-func bootPeer(t *testing.T) *peer {
+// bootPeer boots one guest for the test, with programs of the host in it. It skips the test where that is not possible.
+func bootPeer(t *testing.T, programs ...string) *peer {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots a virtual machine, which takes seconds: not with -short")
@@ -81,7 +81,7 @@ func bootPeer(t *testing.T) *peer {
 	}
 	ctx, dir := t.Context(), t.TempDir()
 	p := &peer{rawqp: compileRawqp(t, dir)}
-	image, err := BuildImage(ctx, dir, p.rawqp)
+	image, err := BuildImage(ctx, dir, append(programs, p.rawqp)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,3 +111,23 @@ func TestReaderOfCommandsStops(t *testing.T) {
 		t.Errorf("the program's last words: %q, %v", b, err)
 	}
 }
+
+// A run that joins another's NIC is told of its own programs, and counts their messages.
+func TestJoinedRunIsWatched(t *testing.T) {
+	installed(t, "ibv_rc_pingpong")
+	first, second := jsonFile(t), jsonFile(t)
+	out, code := runCommand(t, "sh", "-c", `"$0" run --json="$1" -- ibv_rc_pingpong -g 0 -n 30 & s=$!; n=0
+until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
+"$0" run -v --json="$2" -- ibv_rc_pingpong -g 0 -n 30 127.0.0.1 || exit 1; wait $s`, rnic(t), first, second)
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	for _, file := range []string{first, second} {
+		if s := readSummary(t, file); s.Total.QueuePairs != 1 || s.Total.SentMessages != 30 || s.Total.ReceivedMessages != 30 {
+			t.Errorf("%+v\n%s", s, out)
+		}
+	}
+	if b, err := os.ReadFile(second); err != nil || strings.Count(string(b), `"command":"MODIFY_QP"`) != 3 {
+		t.Errorf("%v\n%s", err, b)
+	}
+}

@@ -1,0 +1,365 @@
+package join
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"rnic/internal/sandbox"
+)
+
+// Front is what a run gets of the NIC: the Device of its nodes, and what ends it.
+type Front interface {
+	sandbox.Device
+	io.Closer
+}
+
+// Host lets other runs in.
+type Host struct {
+	fd      int
+	version string
+	admit   func(*Run) (Front, error)
+
+	mu     sync.Mutex
+	idle   *sync.Cond
+	runs   map[*Run]struct{}
+	ending bool
+}
+
+// Listen takes the name of a NIC, so that runs find it. They wait until Serve. ErrTaken: another process has it.
+func Listen(key, version string) (*Host, error) {
+	fd, err := listen(key)
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{fd: fd, version: version, runs: map[*Run]struct{}{}}
+	h.idle = sync.NewCond(&h.mu)
+	return h, nil
+}
+
+// Serve lets runs in from now on. admit makes the front of one and adds its files to the run's tree; its error is what that
+// run's user reads.
+func (h *Host) Serve(admit func(*Run) (Front, error)) {
+	h.admit = admit
+	go func() {
+		for {
+			fd, _, err := unix.Accept4(h.fd, unix.SOCK_CLOEXEC)
+			switch err {
+			case nil:
+				go h.welcome(newConn(fd))
+			case unix.EINTR, unix.ECONNABORTED:
+			default: // closed
+				return
+			}
+		}
+	}()
+}
+
+// Runs is the number of runs that have joined.
+func (h *Host) Runs() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.runs)
+}
+
+// Finish waits until no run is left, and lets none in from then on: those that knock find nobody (ErrNone) and
+// try again.
+func (h *Host) Finish() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.runs) > 0 {
+		h.idle.Wait()
+	}
+	h.ending = true
+}
+
+// FinishIdle is Finish if no run is left; else it does nothing and returns false.
+func (h *Host) FinishIdle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.runs) > 0 {
+		return false
+	}
+	h.ending = true
+	return true
+}
+
+// Close gives the name back, when the NIC is gone.
+func (h *Host) Close() {
+	unix.Shutdown(h.fd, unix.SHUT_RDWR) // wakes Accept
+	unix.Close(h.fd)
+}
+
+// enter and leave count the runs.
+func (h *Host) enter(r *Run) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ending {
+		return false
+	}
+	h.runs[r] = struct{}{}
+	return true
+}
+
+func (h *Host) leave(r *Run) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.runs, r)
+	h.idle.Broadcast()
+}
+
+// welcome serves one run until its end.
+func (h *Host) welcome(calls *conn) {
+	defer calls.close()
+	r := &Run{host: h, calls: calls, files: map[uint64]*sandbox.File{}, spaces: map[int]*space{}}
+	if !h.enter(r) {
+		return
+	}
+	defer h.leave(r)
+	if err := r.introduce(); err != nil {
+		_ = calls.send(message{kind: kindRefused, body: []byte(err.Error())})
+		r.end()
+		return
+	}
+	r.serve()
+	r.end()
+}
+
+// Run is a run that joins, as the host sees it: it is the tree of its files (uverbs.Tree), its sandbox's Forget, and
+// the way to its programs' memory (uverbs.Programs).
+type Run struct {
+	host           *Host
+	pid            int // of the guest
+	calls, notices *conn
+	updates        *conn
+	hello          hello
+	passed         []*os.File
+	local          bool // the guest is in our pid namespace
+	device         sandbox.Device
+	front          Front
+	log            *logWriter
+
+	treeMu sync.Mutex
+	ready  bool // the tree is complete: changes go to updates
+
+	mu     sync.Mutex
+	files  map[uint64]*sandbox.File
+	lastID uint64
+
+	spaceMu sync.RWMutex // held for reading while memory is touched on behalf of a call
+	spaces  map[int]*space
+}
+
+// Config is what the guest gave in Request.Config, and Files are its open files, which belong to the run. PID is the guest's
+// process.
+func (r *Run) Config() []byte    { return r.hello.Config }
+func (r *Run) Files() []*os.File { return r.passed }
+func (r *Run) PID() int          { return r.pid }
+
+// introduce hears who the guest is, makes its front and sends it the tree.
+func (r *Run) introduce() (err error) {
+	if r.pid, err = sameUser(r.calls.fd); err != nil {
+		return err
+	}
+	m, err := r.calls.receive()
+	if err != nil {
+		return err
+	}
+	if m.kind != kindHello || len(m.fds) < 2 {
+		closeAll(m.fds)
+		return fmt.Errorf("no introduction from process %d", r.pid)
+	}
+	r.notices, r.updates = newConn(m.fds[0]), newConn(m.fds[1])
+	for _, fd := range m.fds[2:] {
+		r.passed = append(r.passed, os.NewFile(uintptr(fd), "passed"))
+	}
+	if err := json.Unmarshal(m.body, &r.hello); err != nil {
+		return fmt.Errorf("introduction of process %d: %w", r.pid, err)
+	}
+	if m.num[0] != protocol || r.hello.Version != r.host.version {
+		return fmt.Errorf("it is of rnic %s, and this is %s: use one of them for both, or wait until the runs that use the NIC have ended",
+			r.host.version, r.hello.Version)
+	}
+	r.local = r.hello.PIDNamespace == pidNamespace() && !r.hello.FilesOnly
+	if r.front, err = r.host.admit(r); err != nil {
+		return err
+	}
+	r.treeMu.Lock()
+	defer r.treeMu.Unlock()
+	r.ready = true
+	return r.calls.send(message{kind: kindReady, num: [numbers]uint64{uint64(os.Getpid())}})
+}
+
+// end ends what introduce made.
+func (r *Run) end() {
+	if r.notices != nil {
+		r.notices.hangUp()
+	}
+	if r.front != nil {
+		r.front.Close()
+	}
+	r.spaceMu.Lock()
+	for pid, s := range r.spaces {
+		s.files.Close()
+		delete(r.spaces, pid)
+	}
+	r.spaceMu.Unlock()
+	for _, c := range []*conn{r.notices, r.updates} {
+		if c != nil {
+			c.hangUp()
+			c.close()
+		}
+	}
+	r.log.close()
+	for _, f := range r.passed {
+		f.Close()
+	}
+}
+
+// serve answers calls and notices until the guest is gone.
+func (r *Run) serve() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.serveNotices()
+		r.calls.hangUp()
+	}()
+	for {
+		m, err := r.calls.receive()
+		if err != nil {
+			break
+		}
+		closeAll(m.fds)
+		if !r.call(&m) {
+			break
+		}
+	}
+	r.notices.hangUp()
+	<-done
+}
+
+// call hands one call to the front, and waits for its answer.
+func (r *Run) call(m *message) bool {
+	if r.device == nil {
+		return false
+	}
+	c := &call{r: r, answered: make(chan struct{})}
+	run := func() {}
+	switch m.kind {
+	case kindOpen:
+		c.tid, c.pid, c.sizeLimit = int(m.num[1]), int(m.num[2]), m.num[3]
+		run = func() { r.device.Open(c, int(m.num[0])) }
+	case kindIoctl, kindWrite:
+		f := r.file(m.num[0])
+		if f == nil {
+			c.Fail(unix.EBADF)
+			break
+		}
+		if m.kind == kindIoctl {
+			c.tid, c.pid = int(m.num[2]), int(m.num[3])
+			run = func() { r.device.Ioctl(c, f, m.num[1]) }
+		} else {
+			c.tid, c.pid = int(m.num[3]), int(m.num[4])
+			run = func() { r.device.Write(c, f, m.num[1], m.num[2]) }
+		}
+	default:
+		return false
+	}
+	func() {
+		// As in a run of its own, a panic of the front costs the program EIO.
+		defer func() {
+			if p := recover(); p != nil {
+				fmt.Fprintf(r.Log(), "rnic run: internal error in a call of thread %d: %v\n%s", c.tid, p, debug.Stack())
+				c.Fail(unix.EIO)
+			}
+		}()
+		run()
+	}()
+	<-c.answered
+	return true
+}
+
+// serveNotices tells the front what has ended.
+func (r *Run) serveNotices() {
+	for {
+		m, err := r.notices.receive()
+		if err != nil {
+			return
+		}
+		closeAll(m.fds)
+		switch m.kind {
+		case kindClosed:
+			if f := r.file(m.num[0]); f != nil {
+				r.drop(m.num[0])
+				r.device.Closed(f)
+			}
+		case kindGone:
+			r.memoryGone(int(m.num[0]))
+		default:
+			return
+		}
+		if r.notices.send(message{kind: m.kind}) != nil {
+			return
+		}
+	}
+}
+
+func (r *Run) file(id uint64) *sandbox.File {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.files[id]
+}
+
+func (r *Run) drop(id uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.files, id)
+}
+
+// Forget is the sandbox's: a file that is not regular is gone.
+func (r *Run) Forget(f *sandbox.File) {
+	r.mu.Lock()
+	var id uint64
+	for i, g := range r.files {
+		if g == f {
+			id = i
+		}
+	}
+	delete(r.files, id)
+	r.mu.Unlock()
+	if id != 0 {
+		_ = r.updates.send(message{kind: kindForget, num: [numbers]uint64{id}})
+	}
+}
+
+// AddDir, AddFile, AddSymlink and AddDevice are the sandbox's. All nodes of a run are one device's.
+func (r *Run) AddDir(path string) error {
+	return r.change(message{kind: kindDir, body: []byte(path)})
+}
+
+func (r *Run) AddFile(path, content string) error {
+	return r.change(message{kind: kindFile, num: [numbers]uint64{uint64(len(path))}, body: []byte(path + content)})
+}
+
+func (r *Run) AddSymlink(path, target string) error {
+	return r.change(message{kind: kindSymlink, num: [numbers]uint64{uint64(len(path))}, body: []byte(path + target)})
+}
+
+func (r *Run) AddDevice(path string, major, minor uint32, d sandbox.Device) error {
+	r.device = d
+	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor)}, body: []byte(path)})
+}
+
+func (r *Run) change(m message) error {
+	r.treeMu.Lock()
+	defer r.treeMu.Unlock()
+	if r.ready {
+		return r.updates.send(m)
+	}
+	return r.calls.send(m)
+}

@@ -1,0 +1,193 @@
+package join
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"rnic/internal/dma"
+	"rnic/internal/hostmem"
+	"rnic/internal/sandbox"
+)
+
+// call is a call of a guest's program, in the host.
+type call struct {
+	r         *Run
+	tid, pid  int
+	sizeLimit uint64
+	done      atomic.Bool
+	answered  chan struct{}
+}
+
+var _ sandbox.Call = (*call)(nil)
+
+func (c *call) TID() int { return c.tid }
+func (c *call) PID() int { return c.pid }
+
+// ask lets the guest do something; after the answer, or when the guest is gone, nothing may be asked.
+func (c *call) ask(kind byte, fds []int, num ...uint64) (message, error) {
+	if c.done.Load() {
+		return message{}, errEnded
+	}
+	m := message{kind: kind, fds: fds}
+	copy(m.num[:], num)
+	return c.r.calls.ask(m)
+}
+
+func (c *call) truth(kind byte, num ...uint64) bool {
+	m, err := c.ask(kind, nil, num...)
+	return err == nil && m.num[0] == 1
+}
+
+func (c *call) Valid() bool              { return c.truth(kindValid) }
+func (c *call) Nonblocking(fd int) bool  { return c.truth(kindNonblock, uint64(fd)) }
+func (c *call) SignalPending() bool      { return c.truth(kindSignal) }
+func (c *call) Reply(v int64)            { c.end(kindReply, uint64(v)) }
+func (c *call) Fail(errno syscall.Errno) { c.end(kindFail, uint64(errno)) }
+func (c *call) Continue()                { c.end(kindContinue, 0) }
+
+func (c *call) end(kind byte, v uint64) {
+	if !c.done.Swap(true) {
+		_ = c.r.calls.send(message{kind: kind, num: [numbers]uint64{v}}) // if it fails, the guest is gone
+		close(c.answered)
+	}
+}
+
+func (c *call) File(fd int) *sandbox.File {
+	m, err := c.ask(kindFileAt, nil, uint64(fd))
+	if err != nil || m.num[0] == 0 {
+		return nil
+	}
+	return c.r.file(m.num[0])
+}
+
+func (c *call) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int, *sandbox.File, error) {
+	c.r.mu.Lock()
+	c.r.lastID++
+	id := c.r.lastID
+	f := &sandbox.File{Data: data}
+	c.r.files[id] = f // before the program can use it
+	c.r.mu.Unlock()
+	on := uint64(0)
+	if closeOnExec {
+		on = 1
+	}
+	m, err := c.ask(kindInject, []int{fd}, uint64(r), on, id)
+	if err == nil && m.num[2] != 0 {
+		err = syscall.Errno(m.num[2])
+	}
+	if err != nil || m.num[1] != id {
+		c.r.drop(id)
+	}
+	if err != nil {
+		return -1, nil, err
+	}
+	return int(m.num[0]), c.r.file(m.num[1]), nil
+}
+
+func (c *call) ReadMem(addr uint64, p []byte) error {
+	return c.r.touch(c, func(s *space) error { return move(s.memory.ReadV, s.memory, addr, p) })
+}
+
+func (c *call) WriteMem(addr uint64, p []byte) error {
+	return c.r.touch(c, func(s *space) error {
+		if s.files.Mem != nil {
+			// Writing through the file does not obey the protections that the program itself has.
+			if err := s.memory.Check(addr, uint64(len(p)), true); err != nil {
+				return unix.EFAULT
+			}
+		}
+		return move(s.memory.WriteV, s.memory, addr, p)
+	})
+}
+
+func move(how func([]hostmem.Segment) (int, error), m *dma.Process, addr uint64, p []byte) error {
+	_, err := how([]hostmem.Segment{{Space: m, Addr: addr, Buf: p}})
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, dma.ErrRefused):
+		return unix.EPERM
+	case errors.Is(err, hostmem.ErrGone):
+		return unix.ESRCH
+	}
+	return unix.EFAULT
+}
+
+// space is the memory of one process of the guest.
+type space struct {
+	memory *dma.Process
+	files  dma.Files // if that is how it is reached
+}
+
+// touch does something with the memory of a call's process, which does not go away meanwhile.
+func (r *Run) touch(c *call, do func(*space) error) error {
+	r.spaceMu.RLock()
+	s := r.spaces[c.pid]
+	if s != nil {
+		defer r.spaceMu.RUnlock()
+		return do(s)
+	}
+	r.spaceMu.RUnlock()
+	s, err := r.reach(c)
+	if err != nil {
+		return err
+	}
+	r.spaceMu.RLock()
+	defer r.spaceMu.RUnlock()
+	if r.spaces[c.pid] != s { // it has gone since
+		return unix.ESRCH
+	}
+	return do(s)
+}
+
+// reach finds the way to the memory of a call's process.
+func (r *Run) reach(c *call) (*space, error) {
+	if c.pid == 0 {
+		return nil, unix.ESRCH
+	}
+	s := &space{}
+	if r.local && dma.Reachable(c.pid) {
+		s.memory = dma.NewProcess(c.pid)
+	} else {
+		m, err := c.ask(kindMemory, nil)
+		if err != nil {
+			return nil, unix.ESRCH
+		}
+		if e := syscall.Errno(m.num[0]); e != 0 || len(m.fds) != 2 {
+			closeAll(m.fds)
+			return nil, fmt.Errorf("process %d: %w: %v", c.pid, dma.ErrRefused, e)
+		}
+		s.files = filesOf(m.fds)
+		s.memory = dma.NewProcessFiles(c.pid, s.files)
+	}
+	r.spaceMu.Lock()
+	defer r.spaceMu.Unlock()
+	r.spaces[c.pid] = s
+	return s, nil
+}
+
+// Space is the memory of a call's process, until its MemoryGone.
+func (r *Run) Space(sys sandbox.Call) (m *dma.Process, err error) {
+	err = r.touch(sys.(*call), func(s *space) error { m = s.memory; return nil })
+	return m, err
+}
+
+// SizeLimit is RLIMIT_FSIZE of a call's process in bytes, 0 for none; of an Open only.
+func (r *Run) SizeLimit(sys sandbox.Call) (uint64, error) { return sys.(*call).sizeLimit, nil }
+
+// memoryGone tells the front, which then does not use the memory any more, and lets go of it.
+func (r *Run) memoryGone(pid int) {
+	if r.device != nil {
+		r.device.MemoryGone(pid)
+	}
+	r.spaceMu.Lock()
+	defer r.spaceMu.Unlock()
+	if s := r.spaces[pid]; s != nil {
+		s.files.Close()
+		delete(r.spaces, pid)
+	}
+}

@@ -1,0 +1,204 @@
+package join
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// protocol is the version of what follows. Both sides must be of one.
+const protocol = 1
+
+// Kinds of messages. In parentheses: numbers, body, descriptors.
+const (
+	// Guest to host, on the socket of calls.
+	kindHello = 'h' // (protocol; hello as JSON; sockets of notices and updates, then the run's files)
+	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0)
+	kindIoctl = 'i' // (file, argument, thread, process)
+	kindWrite = 'w' // (file, address, length, thread, process)
+
+	// Host to guest, while the call waits. The answer is of the same kind.
+	kindInject   = 'j' // (range, close on exec, file; ; descriptor); answer (number, file, errno)
+	kindValid    = 'v' // (); answer (0 or 1)
+	kindFileAt   = 'f' // (descriptor number); answer (file or 0)
+	kindNonblock = 'n' // (descriptor number); answer (0 or 1)
+	kindSignal   = 's' // (); answer (0 or 1)
+	kindMemory   = 'm' // (); answer (errno; ; memory, mappings)
+
+	// Host to guest: the end of the call.
+	kindReply    = 'r' // (value)
+	kindFail     = 'e' // (errno)
+	kindContinue = 'c'
+
+	// Host to guest: the tree, before kindReady on the socket of calls, later on that of updates.
+	kindDir     = 'd' // (; path)
+	kindFile    = 'F' // (length of the path; path, content)
+	kindSymlink = 'l' // (length of the path; path, target)
+	kindDevice  = 'D' // (major, minor; path)
+	kindForget  = 'g' // (file)
+	kindReady   = 'R'
+	kindRefused = 'X' // (; reason)
+
+	// Guest to host, on the socket of notices. The answer is of the same kind.
+	kindClosed = 'C' // (file)
+	kindGone   = 'G' // (process)
+)
+
+const (
+	numbers    = 6
+	headLength = 1 + 8*numbers
+	maxBody    = 64 << 10
+	maxFiles   = 8 // descriptors of a message
+)
+
+// message is one datagram of the protocol.
+type message struct {
+	kind byte
+	num  [numbers]uint64
+	body []byte // valid until the next receive
+	fds  []int  // the receiver's
+}
+
+// conn is one end of a connection. One goroutine may send while another receives.
+type conn struct {
+	fd   int
+	once sync.Once
+
+	sendMu   sync.Mutex
+	out      []byte
+	in, ctrl []byte
+}
+
+func newConn(fd int) *conn {
+	return &conn{fd: fd, in: make([]byte, headLength+maxBody), ctrl: make([]byte, unix.CmsgSpace(4*maxFiles))}
+}
+
+func (c *conn) close() { c.once.Do(func() { unix.Close(c.fd) }) }
+
+// hangUp makes both ends see the end of the connection, whoever waits there.
+func (c *conn) hangUp() { unix.Shutdown(c.fd, unix.SHUT_RDWR) }
+
+// errEnded says that the other side is gone.
+var errEnded = errors.New("join: connection ended")
+
+// send writes one message; fds stay the caller's.
+func (c *conn) send(m message) error {
+	if len(m.body) > maxBody {
+		return fmt.Errorf("join: message of %d bytes", len(m.body))
+	}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	c.out = append(c.out[:0], m.kind)
+	for _, n := range m.num {
+		c.out = binary.LittleEndian.AppendUint64(c.out, n)
+	}
+	c.out = append(c.out, m.body...)
+	var rights []byte
+	if len(m.fds) > 0 {
+		rights = unix.UnixRights(m.fds...)
+	}
+	for {
+		err := unix.Sendmsg(c.fd, c.out, rights, nil, unix.MSG_NOSIGNAL)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// receive reads one message. Whatever is wrong with it ends the connection.
+func (c *conn) receive() (m message, err error) {
+	for {
+		n, on, flags, _, err := unix.Recvmsg(c.fd, c.in, c.ctrl, unix.MSG_CMSG_CLOEXEC)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return m, errEnded
+		}
+		m.fds = rightsOf(c.ctrl[:on])
+		if n < headLength || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+			closeAll(m.fds)
+			return message{}, fmt.Errorf("join: malformed message of %d bytes", n)
+		}
+		m.kind = c.in[0]
+		for i := range m.num {
+			m.num[i] = binary.LittleEndian.Uint64(c.in[1+8*i:])
+		}
+		m.body = c.in[headLength:n]
+		return m, nil
+	}
+}
+
+// ask sends one message and receives the answer, which must be of the same kind.
+func (c *conn) ask(m message) (message, error) {
+	if err := c.send(m); err != nil {
+		return message{}, err
+	}
+	a, err := c.receive()
+	if err == nil && a.kind != m.kind {
+		closeAll(a.fds)
+		err = fmt.Errorf("join: answer %q to %q", a.kind, m.kind)
+	}
+	return a, err
+}
+
+func rightsOf(b []byte) (fds []int) {
+	cms, err := unix.ParseSocketControlMessage(b)
+	if err != nil {
+		return nil
+	}
+	for i := range cms {
+		if f, err := unix.ParseUnixRights(&cms[i]); err == nil {
+			fds = append(fds, f...)
+		}
+	}
+	return fds
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// splitBody takes a path and what follows it apart.
+func (m *message) splitBody() (path, rest string, ok bool) {
+	n := m.num[0]
+	if n > uint64(len(m.body)) {
+		return "", "", false
+	}
+	return string(m.body[:n]), string(m.body[n:]), true
+}
+
+// sameUser checks who is at the other end.
+func sameUser(fd int) (pid int, err error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return 0, err
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return 0, fmt.Errorf("process %d there belongs to user %d", cred.Pid, cred.Uid)
+	}
+	return int(cred.Pid), nil
+}
+
+// hello is how a guest introduces itself.
+type hello struct {
+	Version      string // of the program: both must be of one
+	PIDNamespace uint64
+	FilesOnly    bool // see Request
+	Config       []byte
+}
+
+// pidNamespace identifies the pid namespace of this process; 0 if unknown.
+func pidNamespace() uint64 {
+	var st unix.Stat_t
+	if unix.Stat("/proc/self/ns/pid", &st) != nil {
+		return 0
+	}
+	return st.Ino
+}

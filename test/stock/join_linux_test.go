@@ -1,0 +1,187 @@
+package stock
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// shellWords are functions for the scripts of terminals.
+const shellWords = `
+listening() { n=0; until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; }
+joinable() { n=0; until grep -q "@rnic/$(id -u)/" /proc/net/unix || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; }
+children() { cat /proc/$1/task/*/children | tr -d " "; }
+die() { echo "FAILED: $*"; exit 1; }
+`
+
+// terminals runs a shell script as an ordinary user in a network namespace of its own that has only lo; $RNIC is the
+// binary.
+func terminals(t *testing.T, script string) (out string, code int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("makes a network namespace and becomes an ordinary user: needs root")
+	}
+	if err := os.Chmod(filepath.Dir(self), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	cmd := exec.Command(self, "sh", "-c", shellWords+script)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
+	cmd.WaitDelay = time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+	cmd.Env = append(os.Environ(), inNamespace+"=drop", "HOME=/tmp", "RNIC="+rnic(t))
+	if err := cmd.Start(); err != nil {
+		t.Skipf("no network namespace can be made here: %v", err)
+	}
+	const limit = 2 * time.Minute
+	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait()
+	if !timer.Stop() {
+		t.Fatalf("still running after %v\n%s", limit, b.String())
+	}
+	return b.String(), cmd.ProcessState.ExitCode()
+}
+
+// The server in one terminal, the client in another, no options: the second run joins the first one's NIC.
+func TestTwoTerminals(t *testing.T) {
+	for _, c := range []struct{ what, options string }{
+		{"by its own rights", ""},
+		{"by passed files", "--files-only"},
+	} {
+		for _, program := range []string{
+			"ib_write_bw -n 300", "ib_read_lat -n 300", "ib_send_bw -n 300 -e", "ib_atomic_bw -n 300", "ibv_rc_pingpong -g 0 -n 100 -c -e",
+			"ib_send_bw -n 300 -c UD -s 1024", "ib_write_bw -n 100 -s 1000001 -b",
+		} {
+			t.Run(c.what+"/"+program, func(t *testing.T) {
+				installed(t, strings.Fields(program)[0])
+				script := strings.NewReplacer("OPTIONS", c.options, "PROGRAM", program).Replace(`
+$RNIC run -- PROGRAM & s=$!
+listening
+$RNIC run -v OPTIONS -- PROGRAM 127.0.0.1 || die client
+wait $s || die server`)
+				out, code := terminals(t, script)
+				for range 4 {
+					if !strings.Contains(out, uncalibrated) {
+						break
+					}
+					out, code = terminals(t, script)
+				}
+				if code != 0 || !strings.Contains(out, "rnic: joined NIC any of process ") {
+					t.Errorf("exit code %d\n%s", code, out)
+				}
+			})
+		}
+	}
+}
+
+// twoSeconds are a server and a client that run for two seconds in one joined run.
+const twoSeconds = `
+$RNIC run -- sh -c 'ib_write_bw -D 2 & s=$!; n=0
+until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
+ib_write_bw -D 2 127.0.0.1 || exit 1; wait $s' & b=$!
+listening; sleep 0.7
+`
+
+// The NIC lives until the last run that uses it ends, however the first one does.
+func TestNICOutlivesItsFirstRun(t *testing.T) {
+	installed(t, "ib_write_bw")
+	for what, end := range map[string]string{
+		"exits":                            `kill $(children $(children $a)); wait $a; [ $? = 143 ] || die "the first run ended with $?"`,
+		"is killed":                        `kill -9 $a; wait $a`,
+		"and its process group are killed": `kill -9 -$a; wait $a`,
+		"is interrupted":                   `kill -INT $a; wait $a; [ $? = 130 ] || die "the first run ended with $?"`,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			out, code := terminals(t, `
+setsid $RNIC run -- sleep 100 & a=$!
+joinable
+`+twoSeconds+end+`
+kill -0 $b || die "the second run ended with the first"
+wait $b || die "the second run failed: $?"
+# The NIC is gone: one with other options can be made.
+$RNIC run --mtu 1024 -- ibv_devinfo || die "the NIC is still there"
+`)
+			if code != 0 || !strings.Contains(out, "active_mtu:\t\t1024") {
+				t.Errorf("exit code %d\n%s", code, out)
+			}
+		})
+	}
+}
+
+// If the process that has the NIC dies, every run that uses it ends at once and says why.
+func TestNICDies(t *testing.T) {
+	installed(t, "ib_write_bw")
+	out, code := terminals(t, `
+$RNIC run -- sleep 100 & a=$!
+joinable
+`+twoSeconds+`
+kill -9 $(children $a)
+wait $a; [ $? = 125 ] || die "the first run ended with $?"
+wait $b; [ $? = 125 ] || die "the second run ended with $?"
+$RNIC run -- true || die "no new NIC"`)
+	said := regexp.MustCompile(`(?m)^rnic: the NIC \(any\), process \d+ of another run, has died: the program and all its descendants were killed$`)
+	if code != 0 || !said.MatchString(out) {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
+
+// What a run asks for and the NIC is not is refused, with what to do.
+func TestJoiningWithOtherOptions(t *testing.T) {
+	for _, options := range []string{"--mtu 4096", "--units 2", "--seed 8", "--congestion dcqcn", "--capture /tmp/no.pcapng", "--fault drop=1%"} {
+		option, _, _ := strings.Cut(options, " ")
+		t.Run(option, func(t *testing.T) {
+			t.Parallel()
+			out, code := terminals(t, `
+$RNIC run --mtu 1024 --seed 7 -- sleep 100 & a=$!
+joinable
+$RNIC run --mtu 1024 --seed 7 -- true || die "the same options"
+$RNIC run `+options+` -- true; c=$?
+kill $a
+exit $c`)
+			if code != 125 || !strings.Contains(out, "leave "+option+" off to join it") {
+				t.Errorf("exit code %d\n%s", code, out)
+			}
+		})
+	}
+}
+
+// Two devices in one run, and runs that choose among several NICs.
+func TestSeveralNICs(t *testing.T) {
+	installed(t, "ib_write_bw")
+	out, code := terminals(t, `
+$RNIC run --nic rxe_a,addr=127.0.0.1 --nic rxe_b,addr=127.0.0.2,mtu=1024 -- sh -c '
+ibv_devinfo
+ib_write_bw -n 100 -d rxe_b & s=$!; n=0
+until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
+ib_write_bw -n 100 -d rxe_a 127.0.0.1 || exit 1; wait $s || exit 1; sleep 100' & a=$!
+n=0; until [ $(grep -c "@rnic/" /proc/net/unix) = 2 ] || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
+$RNIC run -- true; [ $? = 125 ] || die "no choice was asked for"
+$RNIC run --addr 127.0.0.2 -- ibv_devinfo || die "joining the second"
+# Its own NIC and another's in one run.
+$RNIC run --nic rxe0,addr=127.0.0.3 --nic rxe1,addr=127.0.0.1 -- ibv_devinfo || die "one joined, one made"
+kill $a; wait $a; exit 0`)
+	for want, times := range map[string]int{
+		`hca_id:\s+rxe_a`: 1, `hca_id:\s+rxe_b`: 1, `hca_id:\s+rxe0`: 2, `hca_id:\s+rxe1`: 1,
+		`active_mtu:\s+1024`: 2, `several NICs run here \(addr=127.0.0.1; addr=127.0.0.2\)`: 1,
+	} {
+		if n := len(regexp.MustCompile(want).FindAllString(out, -1)); n != times {
+			t.Errorf("%q %d times, want %d", want, n, times)
+		}
+	}
+	if code != 0 || len(rows.FindAllString(out, -1)) != 2 || t.Failed() {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}
