@@ -37,6 +37,7 @@ type supervised struct {
 	s      *sandbox.Supervisor
 	c      *runConfig
 	trace  *os.File
+	watch  uverbs.Watch
 	own    []*ownNIC
 	guests []*join.Guest
 
@@ -62,6 +63,11 @@ func (r *supervised) open() error {
 		r.trace = f
 		r.undo = append(r.undo, func() { f.Close() })
 	}
+	w, done, err := r.c.watch()
+	if err != nil {
+		return err
+	}
+	r.watch, r.undo = w, append(r.undo, done)
 	if r.c.Profile != "" {
 		f, err := create("--profile", r.c.Profile)
 		if err != nil {
@@ -149,10 +155,14 @@ type joinRequest struct {
 	NIC              nicConfig
 	Index            int
 	Verbose, NoIoctl bool
+
+	Pedantic, JSON  bool
+	Trace, JSONFile bool // there is a file for it, behind standard error and in this order
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{*n, index, r.c.Verbose, r.c.NoIoctl})
+	blob, err := json.Marshal(joinRequest{NIC: *n, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err
 	}
@@ -160,13 +170,16 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	if r.trace != nil {
 		q.Files = append(q.Files, r.trace)
 	}
+	if f, ok := r.watch.JSON.(*os.File); ok && r.c.JSON.Path != "" {
+		q.Files = append(q.Files, f)
+	}
 	g, err := join.Dial(key, q, r.s)
 	if err != nil {
 		return err
 	}
 	r.guests = append(r.guests, g)
 	r.devices = append(r.devices, uverbs.Remote{Name: n.Name, Ask: g.Ask})
-	if r.c.Verbose {
+	if r.c.Verbose && (!r.c.JSON.On || r.c.JSON.Path != "") {
 		logf("joined NIC %s of process %d", key, g.Host())
 	}
 	go func() {
@@ -209,7 +222,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	if r.trace != nil {
 		trace = r.trace
 	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace}, r.c.Verbose, logf)
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
 }
 
@@ -229,9 +242,9 @@ func (o *ownNIC) explain(err error) error {
 }
 
 // newDriver makes the front of a run on a NIC, with its files.
-func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, verbose bool, say func(string, ...any)) (*uverbs.Driver, error) {
+func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, say func(string, ...any)) (*uverbs.Driver, error) {
 	cfg.Version, cfg.Warnf = firmware(Version), say
-	if verbose {
+	if cfg.Watch.Commands && cfg.Watch.JSON == nil {
 		cfg.Logf = say
 	}
 	drv, err := uverbs.New(dev, sup, cfg)
@@ -255,15 +268,45 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 		return nil, err
 	}
 	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r}
-	if f := r.Files(); len(f) > 1 {
-		cfg.Trace = f[1]
+	if err := q.outputs(r, &cfg); err != nil {
+		return nil, err
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(r.Log(), "rnic: "+format+"\n", args...) }
-	drv, err := newDriver(o.dev, r, r, cfg, q.Verbose, say)
+	drv, err := newDriver(o.dev, r, r, cfg, say)
 	if err != nil {
 		return nil, err
 	}
 	return drv, nil
+}
+
+// outputs are where a run that joins wants to be told of its commands.
+func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
+	files := r.Files()
+	next := func() (f *os.File) {
+		if len(files) > 1 {
+			f, files = files[1], files[1:]
+		}
+		return f
+	}
+	cfg.Watch = uverbs.Watch{Text: r.Log(), Commands: q.Verbose, Pedantic: q.Pedantic}
+	var trace, out *os.File
+	if q.Trace {
+		if trace = next(); trace == nil {
+			return errors.New("no file for --trace was passed")
+		}
+		cfg.Trace = trace
+	}
+	switch {
+	case !q.JSON:
+	case !q.JSONFile:
+		cfg.Watch.Text, cfg.Watch.JSON = nil, r.Log()
+	default:
+		if out = next(); out == nil {
+			return errors.New("no file for --json was passed")
+		}
+		cfg.Watch.JSON = out
+	}
+	return nil
 }
 
 // leave ends the run. If others use its NICs, the front returns at once, with the program's exit code or failed, and this process

@@ -355,6 +355,7 @@ type QPInit struct {
 	SigAll         bool
 	RefuseSends    bool   // see nic.QPInit
 	Handle         uint32 // in the context's doorbell log; 0: none
+	Counters       bool   // count what this queue pair does: QP.Counters
 	Cookie         any
 }
 

@@ -39,6 +39,9 @@ func (s *SRQ) Num() uint32 { return s.core.Num() }
 // is missing.
 func (i *QPInit) coreInit() nic.QPInit {
 	c := nic.QPInit{Type: i.Type, SQ: i.SQ, RQ: i.RQ, SRQ: i.SRQ.coreOf(), Cap: i.Cap, SigAll: i.SigAll, RefuseSends: i.RefuseSends}
+	if i.Counters {
+		c.Counters = new(nic.QPCounters)
+	}
 	if i.PD != nil {
 		c.PD = i.PD.core
 	}

@@ -91,6 +91,9 @@ func (q *QP) perform(now int64, e *effect) {
 			q.activate()
 		}
 	case effectDatagram:
+		if c := q.count; c != nil {
+			c.received(true, e.cqe.ByteLen-roce.GRHSize)
+		}
 		q.receiveDone(e)
 	case effectDatagramFailed:
 		q.completeReceiveWith(e.cqe.WRID, e.recvErr)
@@ -104,6 +107,9 @@ func (q *QP) perform(now int64, e *effect) {
 
 // commitNow moves the committed state: e's packet has been executed.
 func (q *QP) commitNow(e *effect) {
+	if c := q.count; c != nil {
+		c.received(e.last, e.bytes)
+	}
 	if q.typ == UC {
 		return // nothing is acknowledged
 	}
@@ -148,6 +154,10 @@ func (q *QP) commitRead(e *effect) {
 	if s := r.findSaved(e.psn, e.psn.Add(int(e.packets)), false); s != nil {
 		s.msn = r.msn
 	}
+	if c := q.count; c != nil {
+		c.ReadsServed++
+		c.ReadServedBytes += uint64(e.cqe.ByteLen)
+	}
 	q.respond(q.readResponse(e, r.msn))
 }
 
@@ -157,6 +167,9 @@ func (q *QP) commitAtomic(e *effect, old uint64) {
 	r.advance(e.psn)
 	if s := r.findSaved(e.psn, e.psn.Add(1), true); s != nil {
 		s.executed, s.value, s.msn = true, old, r.msn
+	}
+	if c := q.count; c != nil {
+		c.AtomicsServed++
 	}
 	q.respond(shortResponse(e.psn, e.kind == effectAtomic, old, r.msn))
 }
@@ -178,6 +191,9 @@ func (q *QP) performNAK(now int64, e *effect) {
 		s.AccessNAKsSent++
 	default:
 		s.OtherNAKsSent++
+	}
+	if c := q.count; c != nil {
+		c.nakSent(e.syndrome)
 	}
 	r := &q.resp
 	r.nakDue, r.nak, r.nakPSN = true, e.syndrome, e.psn

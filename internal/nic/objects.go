@@ -92,7 +92,8 @@ type QPInit struct {
 	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
-	RefuseSends    bool // the send queue looks full while the state does not allow to post (10.3.1): for producers that make no call
+	RefuseSends    bool        // the send queue looks full while the state does not allow to post (10.3.1): for producers that make no call
+	Counters       *QPCounters // the queue pair's own, counted from now on; nil: none
 }
 
 // A takenReceive is the work request id of a receive of a shared queue, and where it completes.
@@ -115,6 +116,7 @@ type QP struct {
 	taken          []takenReceive // from srq, not completed yet, oldest first
 	cap            Cap
 	sigAll         bool
+	count          *QPCounters // nil: nothing is counted
 	state          State
 	attr           Attr // as set by modify
 	mtu            uint32

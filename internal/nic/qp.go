@@ -74,7 +74,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	}
 	q := &QP{nic: n, num: n.newQPNumber(), typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
 		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll,
-		refuseSends: i.RefuseSends}
+		refuseSends: i.RefuseSends, count: i.Counters}
 	if q.srq != nil {
 		q.srq.refs++
 		q.cap.MaxRecvWR = 0

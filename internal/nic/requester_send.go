@@ -121,7 +121,7 @@ func (q *QP) sent(now int64, w *sendRequest, n, cost uint32) (fresh bool) {
 		r.resend.start(now)
 	}
 	if !fresh {
-		q.nic.stats.RetransmittedPackets++
+		q.countRetransmitted()
 		r.rtt.stop()
 	}
 	r.nxt = r.nxt.Add(int(n))
@@ -325,7 +325,7 @@ func (q *QP) sendProbe(tx *Tx) (b roce.BTH, full bool) {
 		return nil, w.status == ring.StatusSuccess
 	}
 	r.resend.probe = false
-	q.nic.stats.RetransmittedPackets++
+	q.countRetransmitted()
 	r.rtt.stop()
 	b = roce.BTH(pkt)
 	b.SetAckReq(true)

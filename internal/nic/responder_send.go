@@ -88,6 +88,9 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 				r.popResponse()
 				continue
 			}
+			if c := q.count; c != nil {
+				c.unknownKey(p.mr.key)
+			}
 			q.readFailed(p.psn, nil)
 			return true, false
 		} else {

@@ -21,6 +21,9 @@ func (tx *Tx) packet(q *QP, path *roce.Path, local bool, header, payload int) []
 	s := &q.nic.stats
 	s.TxPackets++
 	s.TxBytes += uint64(payload)
+	if c := q.count; c != nil {
+		c.TxPackets++
+	}
 	return data[:n]
 }
 

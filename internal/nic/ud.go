@@ -100,6 +100,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	w := &t.recvWQE
 	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || !q.receivePosted() {
 		s.UDDropped++
+		q.countDropped()
 		return
 	}
 	bad, err := q.peekReceive(w)
@@ -115,6 +116,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	length := roce.GRHSize + len(p.Payload)
 	if room < uint64(length) {
 		s.UDDropped++
+		q.countDropped()
 		return
 	}
 	grh := t.small(roce.GRHSize)

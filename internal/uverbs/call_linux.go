@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"rnic/internal/dma"
@@ -32,6 +33,11 @@ type call struct {
 	answers []answer
 	undo    func() // takes back what an unwritable answer makes useless
 	trace   *traceEntry
+
+	command *command // that was written
+	teller  teller
+	rec     *record // nil: it is not told
+	why     string  // why the command failed, if it is told
 }
 
 // answer is one piece of output.
@@ -179,10 +185,18 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EINVAL
 }
 
+// refused is failed with EINVAL.
+func (c *call) refused(op, format string, a ...any) syscall.Errno {
+	return c.failed(&nic.Error{Op: op, Reason: fmt.Sprintf(format, a...), Errno: nic.EINVAL})
+}
+
 // failed notes why a command failed, for whoever asked to be told, and returns its number.
 func (c *call) failed(err error) syscall.Errno {
 	if err == nil {
 		return 0
+	}
+	if c.rec != nil {
+		c.why = reasonOf(err)
 	}
 	return c.drv.report(c.sys.PID(), err)
 }

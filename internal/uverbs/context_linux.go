@@ -21,6 +21,9 @@ type verbsContext struct {
 	opened  bool     // GET_CONTEXT was called
 	async   *channel // its asynchronous events, if it asked for them
 	closed  bool
+
+	pid     int // the process that opened it, and its name: known if somebody watches
+	process string
 }
 
 // verbsObject is an object with a handle.
@@ -44,6 +47,12 @@ func (c *verbsContext) close() {
 		return
 	}
 	c.closed = true
+	for _, o := range c.objects {
+		if q, ok := o.(*qpObject); ok && c.drv.journal.counts() {
+			n := q.look()
+			q.tallyUp(&n)
+		}
+	}
 	c.dev.Close()
 	if s := c.file.Log().Stats(); s.Dead != nil || s.Skipped > 0 {
 		c.drv.logf("doorbells: %d seen, %d records skipped, log ended: %v", s.Doorbells, s.Skipped, s.Dead)

@@ -65,6 +65,7 @@ func (c *call) invokeWrite() syscall.Errno {
 	cmd, errno := lookup(uint32(min(c.uint(invokeCommand), 1<<32-1)))
 	if cmd != nil {
 		c.trace.wraps(cmd)
+		c.rec.wraps(cmd)
 	}
 	if errno != 0 {
 		return errno
@@ -80,6 +81,9 @@ func (c *call) invokeWrite() syscall.Errno {
 		c.uhwRespAt, c.uhwResp = a, span{a.data, int(a.len)}
 	}
 	if len(c.req) < cmd.req || c.resp.len < cmd.resp {
+		if c.rec != nil && !c.has(invokeCoreIn) && !c.has(invokeCoreOut) {
+			c.why = "the library only asks whether there is an ioctl: there is"
+		}
 		return syscall.ENOSPC
 	}
 	if cmd.num != cmdPostSend {
@@ -87,6 +91,7 @@ func (c *call) invokeWrite() syscall.Errno {
 			return errno
 		}
 	}
+	c.watched(tellCommands[cmd.num], cmd.name)
 	return cmd.run(c)
 }
 

@@ -41,6 +41,14 @@ func (c *call) add(o verbsObject) uint32 {
 }
 
 func (c *call) addAt(h uint32, o verbsObject) {
+	switch o := o.(type) {
+	case *cqObject:
+		o.handle = h
+	case *qpObject:
+		o.handle = h
+	case *srqObject:
+		o.handle = h
+	}
 	c.ctx.objects[h] = o
 	c.undo = func() {
 		_ = o.destroy()
@@ -171,6 +179,7 @@ type cqObject struct {
 	comp, async *channel // may be nil
 	compEvents  eventOrigin
 	asyncEvents eventOrigin
+	handle      uint32
 }
 
 func (o *cqObject) destroy() error {
@@ -195,8 +204,11 @@ func (c *call) createCQ(i cqInit) (*cqObject, uint32, syscall.Errno) {
 	if errno := c.requireContext(); errno != 0 {
 		return nil, 0, errno
 	}
-	if i.cqe == 0 || i.cqe > c.drv.attr.Limits.MaxCQE || i.vector >= uint32(c.drv.dev.Vectors()) {
-		return nil, 0, syscall.EINVAL
+	if most := c.drv.attr.Limits.MaxCQE; i.cqe == 0 || i.cqe > most {
+		return nil, 0, c.refused("create completion queue", "%d entries: 1 to %d are possible", i.cqe, most)
+	}
+	if n := c.drv.dev.Vectors(); i.vector >= uint32(n) {
+		return nil, 0, c.refused("create completion queue", "there is no completion vector %d: 0 to %d are", i.vector, n-1)
 	}
 	if c.uhwResp.len < sizeMMInfo {
 		return nil, 0, syscall.EINVAL
@@ -339,12 +351,16 @@ type qpObject struct {
 	userHandle  uint64
 	async       *channel // may be nil
 	asyncEvents eventOrigin
+	handle      uint32
+	init        qpInit // what was asked for
 }
 
 func (o *qpObject) destroy() error {
+	n := o.look()
 	if err := o.dev.Destroy(); err != nil {
 		return err
 	}
+	o.tallyUp(&n)
 	o.async.remove(&o.asyncEvents)
 	o.ctx.free(o.sq)
 	o.ctx.free(o.rq)
@@ -373,12 +389,15 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	}
 	l := &c.drv.attr.Limits
 	if i.cap.MaxSendWR > l.MaxQPWR || i.cap.MaxRecvWR > l.MaxQPWR || i.cap.MaxSendSGE > l.MaxSGE ||
-		i.cap.MaxRecvSGE > l.MaxSGE || i.cap.MaxInline > l.MaxInline || c.uhwResp.len < 2*sizeMMInfo {
+		i.cap.MaxRecvSGE > l.MaxSGE || i.cap.MaxInline > l.MaxInline {
+		return nil, 0, c.refused("create queue pair", "more than %d work requests, %d scatter/gather entries or %d bytes of inline data", l.MaxQPWR, l.MaxSGE, l.MaxInline)
+	}
+	if c.uhwResp.len < 2*sizeMMInfo {
 		return nil, 0, syscall.EINVAL
 	}
 	// Entries and inline data share their room, which the provider derives from max_inline_data.
 	inline := (max(i.cap.MaxInline, i.cap.MaxSendSGE*ring.SGESize) + ring.SGESize - 1) &^ (ring.SGESize - 1)
-	o = &qpObject{ctx: c.ctx, userHandle: i.userHandle, async: i.async, cap: i.cap}
+	o = &qpObject{ctx: c.ctx, userHandle: i.userHandle, async: i.async, cap: i.cap, init: i}
 	var err error
 	if o.sq, err = c.ctx.newQueue(i.cap.MaxSendWR, ring.SendWQESize+inline); err != nil {
 		return nil, 0, c.failed(err)
@@ -395,6 +414,7 @@ func (c *call) createQP(i qpInit) (o *qpObject, h uint32, errno syscall.Errno) {
 	o.cap.MaxInline, o.cap.MaxSendSGE = inline, inline/ring.SGESize
 	h = c.ctx.newHandle()
 	init.SQ, init.RQ, init.Cap, init.Handle, init.Cookie = o.sq.ring, o.rq.ring, o.cap, h, o
+	init.Counters = c.drv.journal.counts()
 	if o.dev, err = c.ctx.dev.CreateQP(init); err != nil {
 		c.ctx.free(o.sq)
 		c.ctx.free(o.rq)
