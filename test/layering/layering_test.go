@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/device": {"internal/nic", "internal/ibcm", "internal/ring", "internal/hostmem", "internal/dma",
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
+	"internal/doctor":  {"internal/netdev", "internal/roce"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm"}, vocabulary...),
 	"internal/ucm": {"internal/device", "internal/sandbox", "internal/ring"},
