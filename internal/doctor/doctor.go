@@ -74,7 +74,7 @@ func (r Report) JSON(w io.Writer) error {
 const (
 	textWidth   = 118
 	levelColumn = 9
-	checkColumn = 16
+	checkColumn = 21
 )
 
 // Text writes the report for a reader; subject ends its last line: "rnic run will work here".

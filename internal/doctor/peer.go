@@ -140,7 +140,7 @@ type direction struct {
 	sender   string         // "here", "there": where commands for the sending end are typed
 	receiver string         // likewise
 	claimed  netip.AddrPort // the sender, as it knows itself
-	dest     netip.AddrPort // the receiver, as it knows itself
+	dest     netip.AddrPort // where the sender sent to
 	refused  map[int]string // probes that the sender's system refused, by place in the plan
 	arrivals arrivals
 	ttl      uint8 // as sent
@@ -242,20 +242,9 @@ func (d *direction) integrity() []Finding {
 	translated := false
 	bad := 0
 	for _, o := range d.arrivals.Seen {
-		translated = translated || o.Src != d.claimed
+		translated = translated || o.Src != d.claimed || o.Dst != d.dest.Addr()
 		if !o.ICRC {
 			bad++
-		}
-	}
-	for _, h := range d.arrivals.Headers {
-		switch {
-		case !h.DF:
-			return d.finding(check, Problem, "the flag \"do not fragment\" is cleared on the way", "The ICRC covers it: every packet is dropped as corrupt.",
-				"# a firewall normalizes packets (\"scrub no-df\", \"clear DF\"): switch this off for UDP port 4791")
-		case h.Ident != 0:
-			return d.finding(check, Problem, fmt.Sprintf("the IPv4 identification is changed on the way: 0 becomes %d", h.Ident),
-				"The ICRC covers it. rnic finds most such packets right all the same; the kernel's Soft-RoCE and hardware drop them.",
-				"# a firewall replaces identifications (\"scrub random-id\"): switch this off for UDP port 4791")
 		}
 	}
 	switch {
@@ -265,6 +254,17 @@ func (d *direction) integrity() []Finding {
 		return d.finding(check, Problem, fmt.Sprintf("wrong in %d of %d packets", bad, len(d.arrivals.Seen)),
 			"Contents or header fields are changed on the way: every such packet is dropped as corrupt.",
 			"# look for a firewall or an accelerator on the way that rewrites UDP packets")
+	}
+	const others = "The ICRC covers it. rnic does not see it and takes the packets; hardware and the kernel's Soft-RoCE drop every one as corrupt."
+	for _, h := range d.arrivals.Headers {
+		switch {
+		case !h.DF:
+			return d.finding(check, Warning, "the flag \"do not fragment\" is cleared on the way", others,
+				"# a firewall normalizes packets (\"scrub no-df\", \"clear DF\"): switch this off for UDP port 4791")
+		case h.Ident != 0:
+			return d.finding(check, Warning, fmt.Sprintf("the IPv4 identification is changed on the way: 0 becomes %d", h.Ident), others,
+				"# a firewall replaces identifications (\"scrub random-id\"): switch this off for UDP port 4791")
+		}
 	}
 	found := fmt.Sprintf("right in all %d packets", len(d.arrivals.Seen))
 	if d.claimed.Addr().Is4() {
@@ -286,9 +286,9 @@ func (d *direction) pathMTU() []Finding {
 			best = m
 			continue
 		}
-		cut = fmt.Sprintf("a packet of path MTU %d is lost on the way", m)
+		cut = fmt.Sprintf("packets of path MTU %d are lost on the way", m)
 		if s.refused > 0 {
-			cut = fmt.Sprintf("a packet of path MTU %d does not fit the interface (%s)", m, s.reason)
+			cut = fmt.Sprintf("packets of path MTU %d are refused by the sender's system (%s)", m, s.reason)
 		}
 		lost := s.refused == 0
 		if best == 0 {

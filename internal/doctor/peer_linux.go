@@ -232,7 +232,7 @@ func examinePeer(ctx context.Context, host string, o PeerOptions) ([]Finding, er
 		return nil, fmt.Errorf("the peer looks at UDP port %d, this end at %d: give --port to both", hello.Port, o.Port)
 	}
 	// The way there: what is dialled is where the packets of a NIC would go.
-	to := direction{name: "to the peer", sender: "here", receiver: "at the peer", claimed: s.self, dest: netip.AddrPortFrom(hello.Self, hello.Port), ttl: probeTTL}
+	to := direction{name: "to the peer", sender: "here", receiver: "at the peer", claimed: s.self, dest: netip.AddrPortFrom(t.remote(), o.Port), ttl: probeTTL}
 	to.refused = s.sendAll(netip.AddrPortFrom(t.remote(), o.Port))
 	answer, err := t.ask(message{Op: "report"})
 	if err != nil || answer.Arrivals == nil {
@@ -242,7 +242,7 @@ func examinePeer(ctx context.Context, host string, o PeerOptions) ([]Finding, er
 	to.arrivals.Seen = dedupe(to.arrivals.Seen)
 	findings := to.judge()
 
-	from := direction{name: "from the peer", sender: "at the peer", receiver: "here", claimed: netip.AddrPortFrom(hello.Self, hello.Port), dest: s.self, ttl: probeTTL}
+	from := direction{name: "from the peer", sender: "at the peer", receiver: "here", claimed: netip.AddrPortFrom(hello.Self, hello.Port), dest: netip.AddrPortFrom(hello.Other, o.Port), ttl: probeTTL}
 	if answer, err = t.ask(message{Op: "send"}); err != nil {
 		return findings, fmt.Errorf("asking the peer to send: %w", err)
 	}
@@ -363,11 +363,20 @@ func (s *station) sendAll(to netip.AddrPort) map[int]string {
 			_, err = s.conn.WriteToUDPAddrPort(p.marshal(path, s.session), to)
 		}
 		if err != nil {
-			refused[p.seq] = errors.Unwrap(err).Error()
+			refused[p.seq] = reason(err)
 		}
 		time.Sleep(200 * time.Microsecond) // no burst: queues on the way are not what is looked at
 	}
 	return refused
+}
+
+// reason is the system's word in an error of package net.
+func reason(err error) string {
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		return e.Error()
+	}
+	return err.Error()
 }
 
 // prepare sets traffic class and checksum for one probe.
