@@ -183,7 +183,7 @@ func orUnknown(s string) string {
 func checkTrial(s *System) []Finding {
 	const check = "trial"
 	switch {
-	case s.Trial == nil:
+	case !s.tried:
 		return nil
 	case s.worked:
 		return ok(check, "a program started by rnic run has its device, and can open it")
@@ -194,7 +194,7 @@ func checkTrial(s *System) []Finding {
 
 func checkStock(s *System) []Finding {
 	const check, command = "stock program", "ibv_devices"
-	if s.Trial == nil || !s.worked {
+	if !s.worked {
 		return nil
 	}
 	out, err := s.Stock(command)

@@ -27,7 +27,8 @@ const (
 	probeTTL        = 64
 	maxLine         = 1 << 18                // of a message over TCP
 	talkTimeout     = 5 * time.Second        // for an answer over TCP
-	arrivalTimeout  = 700 * time.Millisecond // for probes on their way
+	arrivalTimeout  = 700 * time.Millisecond // for probes on their way,
+	quietTime       = 250 * time.Millisecond // and after the last that came
 	maxProbePacket  = 8192
 )
 
@@ -490,11 +491,15 @@ func (s *station) noteHeader(b []byte) {
 
 // wait gives probes on their way time to arrive and returns what has.
 func (s *station) wait() arrivals {
+	last, quiet := 0, time.Now()
 	for end := time.Now().Add(arrivalTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		s.mu.Lock()
 		n := len(s.seen)
 		s.mu.Unlock()
-		if n >= len(plan()) {
+		if n != last {
+			last, quiet = n, time.Now()
+		}
+		if n >= len(plan()) || n > 0 && time.Since(quiet) > quietTime {
 			break
 		}
 	}

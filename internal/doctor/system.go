@@ -32,8 +32,8 @@ type System struct {
 	// Stock runs a stock program the same way, by its name, and returns what it printed.
 	Stock func(command string) (string, error)
 
-	worked   bool
-	trialErr error
+	tried, worked bool
+	trialErr      error
 }
 
 // Seccomp is what the kernel offers of user notification, tried out on a thread that has ended.

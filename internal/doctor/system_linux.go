@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -246,9 +247,11 @@ func stock(self []string, command string) (string, error) {
 	}
 	cmd := exec.Command("/proc/self/exe", append(self[:len(self):len(self)], command)...)
 	cmd.Env = append(os.Environ(), TrialEnv+"=1")
-	out, err := cmd.CombinedOutput()
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, firstLine(string(out)))
+		return "", fmt.Errorf("%w: %s", err, firstLine(said.String()))
 	}
 	return string(out), nil
 }
