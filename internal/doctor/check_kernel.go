@@ -64,7 +64,7 @@ func checkSeccomp(s *System) []Finding {
 		missing = append(missing, "WAIT_KILLABLE_RECV (Linux 5.19): a signal interrupts commands, which are then repeated")
 	}
 	if !p.SyncWakeUp {
-		missing = append(missing, "SYNC_WAKE_UP (Linux 6.6): path calls of programs, many when they start, take several times longer")
+		missing = append(missing, "SYNC_WAKE_UP (Linux 6.6): path calls of programs, many when they start, take more than twice as long")
 	}
 	if missing != nil {
 		return []Finding{{check, Warning, "user notification, with ADDFD", "Not there: " + strings.Join(missing, "; ") + ".",
