@@ -39,6 +39,7 @@ const (
 	plainProbes = 16
 	copies      = 3
 	shortProbe  = 64 // bytes BTH to ICRC
+	probeTTL    = 64
 )
 
 // pathMTUs that are tried, smallest first.

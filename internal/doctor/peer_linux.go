@@ -24,7 +24,6 @@ import (
 
 const (
 	protocolVersion = 1
-	probeTTL        = 64
 	maxLine         = 1 << 18                // of a message over TCP
 	talkTimeout     = 5 * time.Second        // for an answer over TCP
 	arrivalTimeout  = 700 * time.Millisecond // for probes on their way,
