@@ -220,6 +220,27 @@ func TestListenerWithHostileClients(t *testing.T) {
 	}
 }
 
+// A connection is answered by one volley of probes: the listener is of no use for flooding anybody.
+func TestListenerSendsOnce(t *testing.T) {
+	o := PeerOptions{Port: freePort(t), Control: freePort(t), Addr: server}
+	listen(t, o)
+	c, err := net.Dial("tcp4", net.JoinHostPort(server, fmt.Sprint(o.Control)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	talk := newTalk(c)
+	if _, err := talk.ask(message{Version: protocolVersion, Op: "hello", Port: o.Port}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := talk.ask(message{Op: "send"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := talk.ask(message{Op: "send"}); err == nil {
+		t.Error("a second volley was sent")
+	}
+}
+
 // A peer that claims nonsense leads to a finding, not to a crash.
 func TestHostileListener(t *testing.T) {
 	for _, answers := range [][]message{
