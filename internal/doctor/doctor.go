@@ -77,7 +77,7 @@ const (
 	checkColumn = 21
 )
 
-// Text writes the report for a reader; subject ends its last line: "rnic run will work here".
+// Text writes the report for a reader. Its last line begins with works or fails, whichever is the case.
 func (r Report) Text(w io.Writer, works, fails string) {
 	var count [len(levelNames)]int
 	for _, f := range r.Findings {
