@@ -86,7 +86,7 @@ func (r *RunCmd) Run(context.Context) error {
 	}
 	code, err := sandbox.Run(opts)
 	if err != nil || code != 0 {
-		return &runError{code, err}
+		return &runError{code, withDoctor(err)}
 	}
 	return nil
 }

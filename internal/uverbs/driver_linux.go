@@ -139,15 +139,15 @@ func (d *Driver) logf(format string, args ...any) {
 
 // report tells of an error, and returns its number.
 func (d *Driver) report(pid int, err error) syscall.Errno {
-	tell := d.cfg.Logf
+	tell, hint := d.cfg.Logf, ""
 	if d.journal.tellsCommands() {
 		tell = nil // the record has it
 	}
 	if lacking(err) && d.cfg.Warnf != nil {
-		tell = d.cfg.Warnf
+		tell, hint = d.cfg.Warnf, " (rnic doctor looks at what is missing here)"
 	}
 	if err != nil && tell != nil {
-		tell("process %d: %v", pid, err)
+		tell("process %d: %v%s", pid, err, hint)
 	}
 	return errnoOf(err)
 }

@@ -49,6 +49,7 @@ var mayImport = map[string][]string{
 	"internal/sandbox": {"internal/shm"},
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
 	"internal/rdmanl":  {},
+	"internal/doctor":  {"internal/netdev", "internal/roce"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm", "internal/rdmanl"}, vocabulary...),
 	"internal/ucm": {"internal/device", "internal/sandbox", "internal/ring"},
