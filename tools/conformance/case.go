@@ -45,11 +45,12 @@ type testCase struct {
 	wrap    []string
 	timeout time.Duration
 	check   func(*outcome) error
-	// limit, if not nil, says that the case must fail, and how: what the tool, its provider or any device of
-	// this kind cannot.
+	// limit, if not nil, says that the case may fail, and how: for want of what the tool, its provider or every
+	// device of this kind lacks.
 	limit *limit
 	needs []need
-	short bool // part of --short
+	files []string // that are made for the programs to map
+	short bool     // part of --short
 }
 
 // limit is a case that fails for a reason that is not ours.
@@ -97,6 +98,9 @@ func (o *outcome) ended() error {
 	return nil
 }
 
+// timedOut says whether the case was ended because it took too long.
+func (o *outcome) timedOut() bool { return strings.HasPrefix(o.Problem, "not ended after") }
+
 // tail is the end of an output, in one line.
 func tail(out string) string {
 	lines := strings.FieldsFunc(strings.TrimSpace(out), func(r rune) bool { return r == '\n' })
@@ -136,6 +140,16 @@ func shows(patterns ...string) func(*outcome) error {
 	}
 }
 
+// refuses returns a check that a program ends with an error, and says this.
+func refuses(says string) func(*outcome) error {
+	return func(o *outcome) error {
+		if o.Client.Code == 0 || o.Problem != "" || !strings.Contains(o.Client.Out, says) {
+			return fmt.Errorf("status %d, not refused with %q: %s", o.Client.Code, says, o.Problem+tail(o.Client.Out))
+		}
+		return nil
+	}
+}
+
 // all returns a check that is the conjunction of checks.
 func all(checks ...func(*outcome) error) func(*outcome) error {
 	return func(o *outcome) error {
@@ -149,7 +163,7 @@ func all(checks ...func(*outcome) error) func(*outcome) error {
 }
 
 // defaultTimeout is of a case that says nothing else.
-const defaultTimeout = 40 * time.Second
+const defaultTimeout = 60 * time.Second
 
 // finish fills in what follows from the rest.
 func finish(cases []testCase) []testCase {

@@ -37,7 +37,7 @@ func rows(out string) (sizes, iterations []int, err error) {
 		n, _ := strconv.Atoi(m[2])
 		sizes, iterations = append(sizes, size), append(iterations, n)
 		figure, ferr := strconv.ParseFloat(m[4], 64)
-		if ferr != nil || figure <= 0 {
+		if ferr != nil || figure < 0 {
 			err = fmt.Errorf("a figure makes no sense: %q", m[0])
 		}
 	}
@@ -87,9 +87,9 @@ func doublings() (sizes []int) {
 // singles are the options that a tool is run with, one by one.
 func (t *tool) singles() (options []string) {
 	options = []string{"", "-d rxe0", "-i 1", "-s 1", "-m 256", "-m 512", "-m 1024", "-m 2048", "-m 4096", "-p 18600", "-S 3", "-u 16",
-		"-x 0", "-x 1", "-x 2", "-x 3", "-D 1 -f 0", "-D 4 -f 1", "-V", "-W counters/port_xmit_data,hw_counters/sent_pkts", "--out_json", "--out_json_file=@TMP/report.json",
-		"--cpu_util -D 1 -f 0", "--dont_xchg_versions", "--force-link=Ethernet", "--ipv6", "--source_ip 127.0.0.1", "--use_old_post_send",
-		"--perform_warm_up", "--pkey_index=0", "--tclass=96", "-L 32", "--use_hugepages", "--mmap=@TMP/@SIDE", "--mmap=@TMP/@SIDE --mmap-offset=4096", "--odp"}
+		"-x 0", "-x 1", "-x 2", "-x 3", "-D 1 -f 0", "-D 4 -f 1", "-V", "-W hw_counters/sent_pkts,hw_counters/rcvd_pkts", "--out_json", "--out_json --out_json_file=@TMP/report.json",
+		"--cpu_util -D 1 -f 0", "--force-link=Ethernet", "--ipv6", "--source_ip 127.0.0.1", "--use_old_post_send",
+		"--perform_warm_up", "--pkey_index=0", "--tclass=96", "--use_hugepages", "--mmap=@TMP/@SIDE", "--mmap=@TMP/@SIDE --mmap-offset=4096"}
 	add := func(when bool, more ...string) {
 		if when {
 			options = append(options, more...)
@@ -103,7 +103,7 @@ func (t *tool) singles() (options []string) {
 	add(t.bandwidth && t.write || t.bandwidth && t.send, "--reversed")
 	add(!t.bandwidth, "-C", "-H", "-U", "--output=latency", "--latency_gap=100")
 	add(t.send || t.write, "-I 0", "-I 64 -s 64", "-I 128 -s 64")
-	add(t.send, "-r 1024", "--use-srq", "--recv_post_list=4", "--inline_recv=0", "-c UD -s 1024 -g", "-c UD -s 1024 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:47:91:1")
+	add(t.send, "-r 1024", "--use-srq", "--recv_post_list=4", "--inline_recv=0", "-c UD -s 1024 -g -x 1", "-c UD -s 1024 -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:47:91:1")
 	add(t.events, "-e", "-e -X 0")
 	add(t.read || t.atomic, "-o 1", "-o 16")
 	add(t.atomic, "-A CMP_AND_SWAP", "-A FETCH_AND_ADD")
@@ -168,16 +168,23 @@ func (t *tool) single(options string) testCase {
 		c.server = append(c.server, "-D", "1")
 		c.until, c.serverStays = `(?s)#bytes.*\n *\d+ +\d+ .*\n *\d+ +\d+ `, true
 		c.check = func(*outcome) error { return nil } // that "until" came is the check
-	case strings.HasPrefix(options, "--out_json_file"):
+	case strings.Contains(options, "--out_json_file"):
 		c.check = all(measured(n), wrote("report.json"))
-	case strings.HasPrefix(options, "--mmap=") && t.name == "ib_write_bw":
-		c.check = all(measured(n), sameContents("server", "client"))
+	case strings.HasPrefix(options, "--mmap="):
+		c.files = []string{"server", "client"}
+		if t.name == "ib_write_bw" && options == "--mmap=@TMP/@SIDE" {
+			c.check = all(measured(n), arrived(65536))
+		}
 	case options == "--use_hugepages":
 		c.needs = []need{hugepages}
 	case strings.HasPrefix(options, "-p "):
 		c.port, _ = strconv.Atoi(strings.TrimPrefix(options, "-p "))
-	case options == "--ipv6":
-		c.client[len(c.client)-1] = "::1"
+	case options == "-b --report-both":
+		c.check = measured(0, 65536, 65536, 65536) // both together, and each
+	case strings.Contains(options, "-q "):
+		var pairs int
+		fmt.Sscanf(options[strings.Index(options, "-q "):], "-q %d", &pairs)
+		c.check = measured(n * pairs)
 	}
 	return c
 }
@@ -194,9 +201,15 @@ func perftestCases() (cases []testCase) {
 			c.check, c.short = measured(ran), t.write || l == twoNICs && t.bandwidth
 			cases = append(cases, c)
 		}
-		c := perftestPair("perftest/"+strings.TrimPrefix(t.name, "ib_")+"/-c_XRC_limit", oneNIC, t.name+" -F -n 5 -c XRC")
-		c.limit = &limit{says: `XRC`, reason: "the rxe provider of rdma-core has no XRC domains", kernel: true}
-		cases = append(cases, c)
+		for _, l := range []struct{ options, says, reason string }{
+			{"-c XRC", `XRC`, "the rxe provider of rdma-core has no XRC domains"},
+			{"--odp", `(?i)failed to create mr`, "the rxe provider of this release has no on-demand paging"},
+			{"--dont_xchg_versions", `not compatible with versions older than`, "this release of perftest refuses its own option before it uses the device"},
+		} {
+			c := perftestPair("perftest/"+strings.TrimPrefix(t.name, "ib_")+"/"+named(l.options)+"_limit", oneNIC, t.name+" -F -n 5 "+l.options)
+			c.check, c.limit = measured(5), &limit{says: l.says, reason: l.reason, kernel: true}
+			cases = append(cases, c)
+		}
 	}
 	return cases
 }

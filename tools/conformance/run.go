@@ -103,6 +103,9 @@ func (r *runner) rnicRun(c *testCase, options []string, program ...string) []str
 // run runs a case once.
 func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	emptyDir(r.scratch)
+	if err := makeFiles(r.scratch, c.files); err != nil {
+		return &outcome{Problem: err.Error(), Case: c}
+	}
 	begin := time.Now()
 	address := "127.0.0.1"
 	if c.layout == twoNICs {
@@ -211,21 +214,28 @@ func (r *runner) try(ctx context.Context, c *testCase) (result, *outcome) {
 		res.Tries++
 		o = r.run(ctx, c)
 	}
-	res.Seconds = o.Seconds
 	res.Status, res.Reason = r.judge(ctx, c, o)
+	if o.timedOut() && res.Status == failed {
+		// The machine may have been busy with something else: once more, and the document says so.
+		res.Tries++
+		first := res.Reason
+		o = r.run(ctx, c)
+		if res.Status, res.Reason = r.judge(ctx, c, o); res.Status == passed {
+			res.Reason = "at the second try; the first: " + first
+		}
+	}
+	res.Seconds = o.Seconds
 	return res, o
 }
 
 // judge says what an outcome means.
 func (r *runner) judge(ctx context.Context, c *testCase, o *outcome) (status, string) {
-	if c.limit == nil {
-		if err := c.check(o); err != nil {
-			return failed, err.Error()
-		}
+	err := c.check(o)
+	if err == nil {
 		return passed, ""
 	}
-	if o.ended() == nil {
-		return failed, "it works, and is listed as what cannot work"
+	if c.limit == nil {
+		return failed, err.Error()
 	}
 	says := c.limit.pattern().FindString(o.all())
 	if says == "" {
