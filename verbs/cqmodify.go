@@ -15,7 +15,7 @@ func (q *CQ) Cap() int {
 	return int(q.ring.Capacity())
 }
 
-// Resize makes room for at least entries completions (InfiniBand vol. 1, 11.2.8.3). What was not polled
+// Resize makes room for at least entries completions (InfiniBand vol. 1, 11.2, Resize Completion Queue). What was not polled
 // stays. ErrInvalid, and nothing changes, if that does not fit.
 func (q *CQ) Resize(entries int) error {
 	if err := q.use("resize completion queue"); err != nil {

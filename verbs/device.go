@@ -47,7 +47,8 @@ type Device struct {
 	contexts map[*Context]struct{}
 }
 
-// NewDevice makes a NIC and starts it. It fails if UDP port 4791 of an address is taken.
+// NewDevice makes a NIC and starts it. ErrInvalid: what cfg asks for cannot be. The system's error: UDP port 4791 of an
+// address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
 	return newDevice(device.Config{Name: cfg.Name, Interface: cfg.Interface, Addrs: cfg.Addrs, MTU: cfg.MTU,
 		Seed: cfg.Seed, Local: cfg.Local, Units: cfg.Units, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}})

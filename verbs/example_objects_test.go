@@ -43,19 +43,41 @@ func ExampleNewDevice_network() {
 	// Output: success: over UDP
 }
 
+// A protection domain can be closed when nothing is in it any more.
 func ExampleContext_AllocPD() {
 	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
 	defer dev.Close()
 	ctx := dev.Open()
 
 	pd := get(ctx.AllocPD())
+	fmt.Println("of the context:", pd.Context() == ctx)
 	mr := get(pd.AllocMR(4096, verbs.AccessLocalWrite))
 	fmt.Println("busy:", errors.Is(pd.Close(), verbs.ErrBusy))
 	check(mr.Close())
 	fmt.Println(pd.Close())
 	// Output:
+	// of the context: true
 	// busy: true
 	// <nil>
+}
+
+// A completion queue can be closed when no queue pair uses it any more; to close it again is no error.
+func ExampleCQ_Close() {
+	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
+	defer dev.Close()
+	ctx := dev.Open()
+	cq := get(ctx.CreateCQ(16))
+	qp := get(get(ctx.AllocPD()).CreateQP(verbs.QPConfig{SendCQ: cq, RecvCQ: cq}))
+
+	fmt.Println("busy:", errors.Is(cq.Close(), verbs.ErrBusy))
+	check(qp.Close())
+	fmt.Println(cq.Close(), cq.Close())
+	_, err := cq.Poll(make([]verbs.WC, 1))
+	fmt.Println("closed:", errors.Is(err, verbs.ErrClosed))
+	// Output:
+	// busy: true
+	// <nil> <nil>
+	// closed: true
 }
 
 // A slice of the program becomes memory that peers may read.

@@ -16,7 +16,7 @@ type Rereg struct {
 	Access *Access
 }
 
-// Rereg changes the region (ibv_rereg_mr; InfiniBand vol. 1, 11.2.7.8): it has new keys, and addresses,
+// Rereg changes the region (ibv_rereg_mr; InfiniBand vol. 1, 11.2, Reregister Memory Region): it has new keys, and addresses,
 // and the old keys are refused, also to what is under way with them. Memory that the region no longer is
 // of is unpinned, or freed if AllocMR allocated it. With an error nothing changes. No other method of the
 // region may be called at the same time.

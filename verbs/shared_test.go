@@ -11,7 +11,7 @@ import (
 )
 
 // Many queue pairs, one shared queue and one completion queue, resized while messages come in: nothing is
-// lost, and nothing is completed twice (vol. 1, 11.2.3.3, 11.2.8.3).
+// lost, and nothing is completed twice (vol. 1, 11.2, Modify Shared Receive Queue, 11.2, Resize Completion Queue).
 func TestResizeUnderTraffic(t *testing.T) {
 	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
 	defer dev.Close()

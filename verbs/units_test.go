@@ -165,7 +165,8 @@ func TestOverflowReachesAllUnits(t *testing.T) {
 	}
 }
 
-// Vectors place queue pairs, and moves and vectors that there are not are refused.
+// Vectors (rdma/ib_user_verbs.h, struct ib_uverbs_create_cq: comp_vector) place queue pairs, and moves and vectors that
+// there are not are refused.
 func TestPlacement(t *testing.T) {
 	dev := manyUnits(t, 4)
 	s := &side{ctx: dev.Open()}

@@ -13,7 +13,7 @@ import (
 )
 
 // An address is taken away in mid-transfer: the connection goes on by its alternate path, of another IP version, and
-// both programs are told (InfiniBand vol. 1, 17.2.8.1.3, 11.6.3.1).
+// both programs are told (InfiniBand vol. 1, 17.2.8, 11.6.3).
 func TestTransferMigratesWhenItsAddressGoes(t *testing.T) {
 	t.Parallel()
 	c := newCable(t, true)

@@ -14,7 +14,7 @@ import (
 	"rnic/internal/device"
 )
 
-// Two machines on one cable, each with all addresses that an interface can have: every GID that one
+// A17.4.1.1: two machines on one cable, each with all addresses that an interface can have: every GID that one
 // advertises reaches the other from its GID of the same kind, and its own NIC.
 func TestEveryAdvertisedGIDWorks(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -3,6 +3,7 @@ package device
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -14,6 +15,7 @@ import (
 	"rnic/internal/link/pipe"
 	"rnic/internal/link/udp"
 	"rnic/internal/netdev"
+	"rnic/internal/nic"
 	"rnic/internal/roce"
 )
 
@@ -43,6 +45,11 @@ type socketGroup interface {
 	Steer(moved map[uint32]int) error
 }
 
+// badConfig is an error about what the configuration asks for: EINVAL too.
+type badConfig struct{ error }
+
+func (e badConfig) Unwrap() []error { return []error{e.error, nic.EINVAL} }
+
 // localGID is the address of a device without a network: a unique local one that means nothing outside.
 var localGID = roce.GID{0: 0xfd, 15: 1}
 
@@ -59,11 +66,11 @@ func (p *port) open(cfg *Config) (err error) {
 	}
 	if cfg.MTU != 0 {
 		if roce.MTUCode(cfg.MTU) == 0 {
-			return fmt.Errorf("path MTU %d: 256, 512, 1024, 2048 or 4096 are possible", cfg.MTU)
+			return badConfig{fmt.Errorf("path MTU %d: 256, 512, 1024, 2048 or 4096 are possible", cfg.MTU)}
 		}
 		if cfg.MTU > p.mtu {
-			return fmt.Errorf("path MTU %d: the interfaces chosen carry %d at most, and packets are not fragmented: raise their MTU, or choose others",
-				cfg.MTU, p.mtu)
+			return badConfig{fmt.Errorf("path MTU %d: the interfaces chosen carry %d at most, and packets are not fragmented: raise their MTU, or choose others",
+				cfg.MTU, p.mtu)}
 		}
 		p.mtu = cfg.MTU
 	}
@@ -172,6 +179,11 @@ func (p *port) addresses(cfg *Config) error {
 		return nil
 	}
 	t, err := netdev.Read(cfg.selection())
+	for _, bad := range []error{netdev.ErrNoInterface, netdev.ErrDown, netdev.ErrNoAddress, netdev.ErrBoth} {
+		if errors.Is(err, bad) {
+			return badConfig{err}
+		}
+	}
 	if err != nil {
 		return err
 	}

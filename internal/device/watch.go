@@ -155,7 +155,7 @@ func (w *watch) freeSlot(taken *[netdev.MaxEntries]bool) int {
 }
 
 // networkChanged brings the port up to date and tells every context what has changed (InfiniBand vol. 1,
-// 11.6.3.3): the device answers as it is before the events come.
+// 11.6.3): the device answers as it is before the events come.
 func (d *Device) networkChanged(entries []netdev.Entry) {
 	old := d.state.Load()
 	gids, used := d.watch.table(old.gids, entries)

@@ -109,7 +109,7 @@ func expectEvent(t *testing.T, ctx *verbs.Context, want verbs.EventType) {
 }
 
 // A link goes down in mid-transfer: both sides' programs are told, and the transfer goes on once it is up
-// again, without an error (InfiniBand vol. 1, 9.7.8: transport retries; 11.6.3.3: port events).
+// again, without an error (InfiniBand vol. 1, 9.7.8: transport retries; 11.6.3: port events).
 func TestTransferOutlivesALinkThatComesBack(t *testing.T) {
 	for _, chosen := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chosen=%v", chosen), func(t *testing.T) {
@@ -184,7 +184,8 @@ func TestLinkThatStaysDown(t *testing.T) {
 	}
 }
 
-// The GID table follows the addresses: what is new works, and what comes back is found where it was.
+// The GID table follows the addresses: what is new works, and what comes back is found where it was. The event is that of
+// infiniband/verbs.h, IBV_EVENT_GID_CHANGE.
 func TestGIDsFollowTheAddresses(t *testing.T) {
 	t.Parallel()
 	c := newCable(t, false)

@@ -18,6 +18,7 @@ var (
 	ErrNoInterface = errors.New("no such interface")
 	ErrDown        = errors.New("interface is down")
 	ErrNoAddress   = errors.New("no usable address")
+	ErrBoth        = errors.New("select interfaces or addresses, not both")
 )
 
 // MaxEntries bounds the GID table; further addresses are left out.
@@ -74,7 +75,7 @@ type Selection struct {
 }
 
 // Read makes the GID table of the network namespace of the calling thread.
-// Errors: ErrNoInterface, ErrDown, ErrNoAddress, or the system's.
+// Errors: ErrNoInterface, ErrDown, ErrNoAddress, ErrBoth, or the system's.
 func Read(sel Selection) (*Table, error) {
 	ifaces, err := readInterfaces()
 	if err != nil {
@@ -110,7 +111,7 @@ func build(ifaces []iface, sel Selection) (*Table, error) {
 	var err error
 	switch {
 	case len(sel.Interfaces) > 0 && len(sel.Addrs) > 0:
-		return nil, errors.New("select interfaces or addresses, not both")
+		return nil, ErrBoth
 	case len(sel.Interfaces) > 0:
 		chosen, err = byInterface(ifaces, sel.Interfaces)
 	case len(sel.Addrs) > 0:

@@ -122,7 +122,7 @@ func TestSelectionErrors(t *testing.T) {
 	}
 }
 
-// Volume 1, 4.1.1 and annex A17: the path MTU counts payload only.
+// Annex A17: the path MTU counts payload only.
 func TestPathMTU(t *testing.T) {
 	for mtu, want := range map[int]int{0: 0, 339: 0, 340: 256, 576: 256, 1280: 1024, 1400: 1024, 1500: 1024,
 		2131: 1024, 2132: 2048, 4096: 2048, 4179: 2048, 4180: 4096, 9000: 4096, 65536: 4096} {

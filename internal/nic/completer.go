@@ -189,7 +189,7 @@ func (q *QP) performNAK(now int64, e *effect) {
 	}
 	switch e.syndrome {
 	case roce.NAKRemoteAccess:
-		q.nic.event(Event{Type: EventQPAccessErr, QP: q}) // 11.6.3.2
+		q.nic.event(Event{Type: EventQPAccessErr, QP: q}) // 11.6.3
 	case roce.NAKInvalidRequest:
 		if e.recvErr == ring.StatusSuccess {
 			q.nic.event(Event{Type: EventQPReqErr, QP: q})

@@ -28,7 +28,7 @@ func capacityFor(entries uint32) uint32 {
 }
 
 // Destroy frees the completion queue; its events that were not taken yet are gone. EBUSY while a
-// queue pair uses it (vol. 1, 11.2.8.4).
+// queue pair uses it (vol. 1, 11.2, Destroy Completion Queue).
 func (c *CQ) Destroy() error {
 	const op = "destroy completion queue"
 	if c.dead {

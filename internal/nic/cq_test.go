@@ -83,7 +83,7 @@ func TestCompletionNotification(t *testing.T) {
 	}
 }
 
-// A completion is in the queue, whole and published, when its event is.
+// 11.4.2.1: a completion that can be polled is there as a whole.
 func TestCompletionIsPublished(t *testing.T) {
 	n := objectsNIC(Config{})
 	r := ringOf(t, 4, ring.CQESize)
@@ -109,7 +109,7 @@ func TestCompletionIsPublished(t *testing.T) {
 	}
 }
 
-// Vol. 1, 11.6.3.1 and 11.6.3.2: an overrun completion queue raises one CQ error; it is of no use
+// Vol. 1, 11.6.3: an overrun completion queue raises one CQ error; it is of no use
 // any more, and the queue pairs that complete to it are in error, each with one fatal error event.
 func TestCompletionQueueOverflow(t *testing.T) {
 	n := objectsNIC(Config{})
@@ -159,7 +159,7 @@ func TestCompletionQueueOverflow(t *testing.T) {
 	}
 }
 
-// 11.2.8.4: a completion queue in use is not destroyed; after destruction it reports nothing.
+// 11.2, Destroy Completion Queue: a completion queue in use is not destroyed; after destruction it reports nothing.
 func TestCQInUse(t *testing.T) {
 	n := objectsNIC(Config{Limits: Limits{MaxCQ: 2}})
 	pd, a, b := mustPD(t, n), mustCQ(t, n, 4), mustCQ(t, n, 4)
@@ -182,6 +182,7 @@ func TestCQInUse(t *testing.T) {
 	wantErrno(t, err, EINVAL)
 }
 
+// 11.2, Create Completion Queue: what is refused.
 func TestCreateCQArguments(t *testing.T) {
 	n := objectsNIC(Config{Limits: Limits{MaxCQE: 100}})
 	for _, c := range []struct {

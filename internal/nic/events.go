@@ -13,7 +13,7 @@ func (n *NIC) Events() []Event {
 	taken := n.events
 	live := taken[:0]
 	for _, e := range taken {
-		// After an object's destruction nothing of it is reported (vol. 1, 11.2.8.4).
+		// After an object's destruction nothing of it is reported (vol. 1, 11.2, Destroy Completion Queue).
 		if (e.CQ == nil || !e.CQ.dead) && (e.QP == nil || !e.QP.dead) && (e.SRQ == nil || !e.SRQ.dead) {
 			live = append(live, e)
 		}

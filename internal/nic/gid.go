@@ -54,7 +54,7 @@ const defaultHopLimit = 64
 // destination is an address of this NIC.
 func (n *NIC) resolve(op, object string, a *AHAttr) (path roce.Path, local bool, err error) {
 	if !a.IsGlobal {
-		// A17.3: RoCE packets have no local header to route by.
+		// A17.4.2: RoCE packets have no local header to route by.
 		return path, false, refuse(EINVAL, op, object, "RoCE needs a global address: set is_global and the GRH fields")
 	}
 	if a.Port != 1 {
@@ -85,7 +85,7 @@ func checkDestination(op, object string, src, dst netip.Addr) error {
 }
 
 // sourcePort is the UDP source port of a flow: constant, so that its packets take one way through
-// the network, and different among flows (A17.9.2). It comes from the flow label if there is one.
+// the network, and different among flows (A17.3.2.1). It comes from the flow label if there is one.
 func sourcePort(flowLabel, from, to uint32) uint16 {
 	x := flowLabel & 0xfffff
 	if x == 0 {

@@ -26,7 +26,7 @@ func TestGIDTable(t *testing.T) {
 	}
 }
 
-// Annex A17: an address vector on RoCEv2 is an IP path. A modify to RTR and an address handle take
+// A17.4.2: an address vector on RoCEv2 is an IP path. A modify to RTR and an address handle take
 // and refuse the same.
 func TestAddressVectors(t *testing.T) {
 	n := objectsNIC(Config{})
@@ -67,7 +67,7 @@ func TestAddressVectors(t *testing.T) {
 				if path != want || local != c.local || !path.Valid() {
 					t.Errorf("got path %+v local %v, want %+v local %v", path, local, want, c.local)
 				}
-				if path.SrcPort < 0xc000 { // A17.9.2
+				if path.SrcPort < 0xc000 { // A17.3.2.1
 					t.Errorf("source port %d is not a dynamic port", path.SrcPort)
 				}
 			}
@@ -97,7 +97,7 @@ func TestAddressVectors(t *testing.T) {
 	}
 }
 
-// A17.9.2: the source port is constant for a flow and tells flows apart.
+// A17.3.2.1: the source port is constant for a flow and tells flows apart.
 func TestSourcePorts(t *testing.T) {
 	seen := map[uint16]bool{}
 	for q := range uint32(1000) {

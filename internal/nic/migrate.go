@@ -8,7 +8,7 @@ import (
 	"rnic/internal/roce"
 )
 
-// Automatic path migration (17.2.8). A connected queue pair may have an alternate path, to which both ends
+// Automatic path migration (10.4, 17.2.8). A connected queue pair may have an alternate path, to which both ends
 // go over when the primary one fails, without loss: requests that are not acknowledged are sent again there. The
 // bit MigReq of every packet (9.2.4) says whether its sender has migrated.
 
@@ -51,7 +51,7 @@ func (q *QP) pkeyIndex(rx *roce.Path) uint16 {
 	return q.attr.PKeyIndex
 }
 
-// noteMigReq does what the packet's MigReq asks for (17.2.8.1). False: the packet asks for a migration that is
+// noteMigReq does what the packet's MigReq asks for (17.2.8). False: the packet asks for a migration that is
 // not possible. Precondition: accepts, and the state is not MigMigrated.
 //
 // The specification has a queue pair migrate on the peer's request when it is armed. One that is still to be armed
@@ -72,13 +72,13 @@ func (q *QP) noteMigReq(now int64, rx *roce.Path, b roce.BTH) bool {
 	return q.migrate(now) || primary
 }
 
-// migrate goes over to the alternate path (17.2.8.1.3), or says that it cannot be used, and stays. It does not
+// migrate goes over to the alternate path (17.2.8), or says that it cannot be used, and stays. It does not
 // touch what is armed by itself: the caller knows the state.
 func (q *QP) migrate(now int64) bool {
 	m, t := q.mig, &q.attr
 	if m == nil || !m.loaded || !q.nic.usableSource(m.alt.Src) {
 		if m == nil || !m.told {
-			q.nic.event(Event{Type: EventPathMigErr, QP: q}) // 11.6.3.2
+			q.nic.event(Event{Type: EventPathMigErr, QP: q}) // 11.6.3
 		}
 		if m != nil {
 			m.told = true
@@ -90,7 +90,7 @@ func (q *QP) migrate(now int64) bool {
 	t.AltAH, t.AltPKeyIndex, t.AltPort, t.AltTimeout = AHAttr{}, 0, 0, 0
 	t.PathMigState = MigMigrated
 	q.nic.stats.Migrations++
-	q.nic.event(Event{Type: EventPathMig, QP: q}) // 11.6.3.1
+	q.nic.event(Event{Type: EventPathMig, QP: q}) // 11.6.3
 	q.goOver(now)
 	return true
 }
@@ -129,7 +129,7 @@ func (q *QP) retriesUsedUp(now int64) {
 }
 
 // SetDown tells from which entries of the GID table, by index, nothing reaches the network. Armed queue pairs whose
-// path begins at one which it did not say so of before migrate at once, whatever their retries (17.2.8.1.3). A command.
+// path begins at one which it did not say so of before migrate at once, whatever their retries (17.2.8). A command.
 func (n *NIC) SetDown(now int64, down func(index int) bool) {
 	var gone []roce.GID
 	for i := range n.gids {
@@ -171,7 +171,7 @@ func (q *QP) checkMigration(a *Attr, mask AttrMask, c *change) string {
 	case asked > MigArmed:
 		return "there is no such path migration state"
 	case asked == MigArmed && state != MigArmed:
-		return "a queue pair is armed by its peer: ask for IBV_MIG_REARM" // 17.2.8.1.2
+		return "a queue pair is armed by its peer: ask for IBV_MIG_REARM" // 17.2.8
 	case asked == MigRearm && !loaded && mask&AttrAltPath == 0:
 		return "there is no alternate path to arm: give one (a migration uses it up)"
 	case asked == MigMigrated && state == MigRearm:
@@ -231,7 +231,7 @@ func (q *QP) setAltPath(a *Attr, path roce.Path) {
 	q.mig.alt, q.mig.loaded, q.mig.told = path, true, false
 }
 
-// setMigState takes over a checked migration state, and migrates if the program says so (17.2.8.1.4).
+// setMigState takes over a checked migration state, and migrates if the program says so (17.2.8).
 func (q *QP) setMigState(now int64, to uint8) {
 	t := &q.attr
 	switch {

@@ -64,7 +64,7 @@ func (w *wire) by(src netip.Addr, migReq bool) int {
 	return w.count(func(f frame) bool { return f.path.Src == src && roce.BTH(f.data).MigReq() == migReq })
 }
 
-// 17.2.8.1.1, 17.2.8.1.2: MigReq is 1 while migrated and 0 from rearming on; a queue pair to be armed is armed
+// 17.2.8: MigReq is 1 while migrated and 0 from rearming on; a queue pair to be armed is armed
 // by the first packet with 0, and not by those before.
 func TestMigReqArmsBothEnds(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
@@ -94,7 +94,7 @@ func TestMigReqArmsBothEnds(t *testing.T) {
 	}
 }
 
-// 17.2.8.1.3: an armed requester whose retries are used up migrates, the responder follows, and every
+// 17.2.8: an armed requester whose retries are used up migrates, the responder follows, and every
 // operation completes once, with its data, whichever direction of the path fails and wherever.
 func TestMigrationWhenRetriesAreUsedUp(t *testing.T) {
 	for name, lost := range map[string]func(w *wire, f frame) bool{
@@ -164,7 +164,7 @@ func TestNoMigrationUnlessArmed(t *testing.T) {
 	}
 }
 
-// 17.2.8.1.4: the program may have an armed queue pair migrate. Until the peer learns of it, what it sends by
+// 17.2.8: the program may have an armed queue pair migrate. Until the peer learns of it, what it sends by
 // the old path counts. And back again: a migration uses the alternate path up.
 func TestForcedMigration(t *testing.T) {
 	w, a, b := armed(t, Config{})
@@ -225,7 +225,8 @@ func TestUCMigration(t *testing.T) {
 	}
 }
 
-// A source address that goes down has its armed queue pairs migrate at once, without a retry.
+// 17.2.8, 11.6.3: a source address that goes down has its armed queue pairs migrate at once, without a retry, and an
+// event tells.
 func TestMigrationWhenThePortGoesDown(t *testing.T) {
 	w, a, b := armed(t, Config{})
 	w.drop = func(f frame) bool { return f.path.Dst == a.h.addr || f.path.Src == a.h.addr }
@@ -238,9 +239,12 @@ func TestMigrationWhenThePortGoesDown(t *testing.T) {
 	if n := a.h.n.Stats().Timeouts; n > 0 {
 		t.Errorf("%d timeouts", n)
 	}
+	if a.h.events(EventPathMig) != 1 || b.h.events(EventPathMig) != 1 {
+		t.Errorf("%d and %d events of migration, want one each", a.h.events(EventPathMig), b.h.events(EventPathMig))
+	}
 }
 
-// 11.6.3.2: a migration that is due and not possible, because nothing leaves from the alternate source address, is an
+// 11.6.3: a migration that is due and not possible, because nothing leaves from the alternate source address, is an
 // event, once; the queue pair stays where it is, on the requester's side and on the responder's.
 func TestPathMigrationError(t *testing.T) {
 	w, a, b := armed(t, Config{})
@@ -263,7 +267,7 @@ func TestPathMigrationError(t *testing.T) {
 	}
 }
 
-// Packets by the alternate path that do not ask for migration, or come from elsewhere, are not taken.
+// 17.2.8: packets by the alternate path that do not ask for migration, or come from elsewhere, are not taken.
 func TestAlternatePathNeedsMigReq(t *testing.T) {
 	w, a, b := armed(t, Config{})
 	w.log = nil

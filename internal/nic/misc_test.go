@@ -103,7 +103,7 @@ func TestInline(t *testing.T) {
 	}
 }
 
-// 32 pieces on both sides, of lengths that fit no packet, zero among them.
+// 11.4.1.1: a request with 32 pieces on both sides, of lengths that fit no packet, zero among them.
 func TestScatterGather32(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	var from, to []ring.SGE
@@ -179,7 +179,7 @@ func TestSolicited(t *testing.T) {
 	}
 }
 
-// 11.6.3.1: the first packet in RTR raises communication established, once.
+// 11.6.3: the first packet in RTR raises communication established, once.
 func TestCommunicationEstablished(t *testing.T) {
 	w := newWire(t, Config{}, Config{})
 	a, b := w.hosts[0].newEnd(RC, testCap, 63), w.hosts[1].newEnd(RC, testCap, 63)
@@ -250,7 +250,7 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// 10.3.1.5: in SQD what has begun completes, nothing else begins, and an event tells.
+// 10.3.1.5, 11.6.3: in SQD what has begun completes, nothing else begins, and an event tells.
 func TestSendQueueDrain(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	hold := true
@@ -440,7 +440,7 @@ func TestPeerWindowIsShared(t *testing.T) {
 	}
 }
 
-// A region that goes while its request is in flight: the next packet that needs it fails the request.
+// 11.2, Deregister Memory Region: one that goes while its request is in flight fails it with the next packet that needs it.
 func TestDeregisteredInFlight(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	w.drop = func(f frame) bool { return true }
@@ -458,7 +458,7 @@ func TestDeregisteredInFlight(t *testing.T) {
 	a.want(t, "1:local protection error", "2:work request flushed error")
 }
 
-// Receives are used in order, and a SEND fills the buffers of one, not of the next.
+// 11.4.1.2, 9.4.1: receives are used in the order of posting, and a SEND fills the buffers of one, not of the next.
 func TestReceiveOrder(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	var want []string

@@ -95,7 +95,7 @@ func (n *NIC) notifyDue(now int64) {
 }
 
 // Resize goes over to the queue r, with the completions that the program has not polled (vol. 1,
-// 11.2.8.3). EINVAL, and nothing is changed: r is of the wrong shape, or does not hold them, or the
+// 11.2, Resize Completion Queue). EINVAL, and nothing is changed: r is of the wrong shape, or does not hold them, or the
 // queue has overflowed.
 func (c *CQ) Resize(r *ring.Queue) error {
 	const op = "resize completion queue"

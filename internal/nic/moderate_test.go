@@ -7,7 +7,8 @@ import (
 	"rnic/internal/ring"
 )
 
-// A moderated queue raises its event after count completions, or period after the first, or with an error.
+// A moderated queue raises its event after count completions, or period microseconds after the first, or with an error. The
+// specification has nothing of it: rdma/ib_user_verbs.h, struct ib_uverbs_cq_moderation.
 func TestModeration(t *testing.T) {
 	n := objectsNIC(Config{})
 	cq := mustCQ(t, n, 64)
@@ -94,7 +95,7 @@ func TestModerationKeepsNoGarbage(t *testing.T) {
 	}
 }
 
-// 11.2.8.3: resizing keeps what was not polled, the arming and the queue pairs.
+// 11.2, Resize Completion Queue: resizing keeps what was not polled, the arming and the queue pairs.
 func TestCompletionQueueResize(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	for i := range 6 {
@@ -130,7 +131,8 @@ func TestCompletionQueueResize(t *testing.T) {
 	wantErrno(t, b.cq.Resize(ringOf(t, 63, ring.CQESize)), EINVAL)
 }
 
-// Completions carry the time of the NIC's clock at which they were made.
+// Completions carry the time of the NIC's clock at which they were made. The specification has nothing of it:
+// rdma/ib_user_verbs.h, IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION.
 func TestCompletionTimes(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	last := uint64(0)

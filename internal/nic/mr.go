@@ -14,10 +14,10 @@ const (
 )
 
 // RegMR registers [start, start+length) of space as a memory region, which work requests and peers
-// address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2.7.2). Any
+// address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2, Register Memory Region). Any
 // iova goes with any start.
 //
-// EINVAL: remote write or atomic rights without local write (11.2.7.2), unknown access bits, or a
+// EINVAL: remote write or atomic rights without local write (11.2, Register Memory Region), unknown access bits, or a
 // range that passes the end of the address space. EOPNOTSUPP: rights for operations that the
 // device does not have. EFAULT: the program's memory does not allow it. ENOMEM: the limit.
 func (n *NIC) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, access Access) (*MR, error) {
@@ -89,7 +89,7 @@ func checkAccess(op string, access Access) error {
 }
 
 // Dereg ends the region: its key is of no use from now on. Transfers in the list that Memory has
-// handed out may still touch the memory. EBUSY while memory windows are bound to it (11.2.10.5).
+// handed out may still touch the memory. EBUSY while memory windows are bound to it (11.2, Deregister Memory Region).
 func (m *MR) Dereg() error {
 	if m.dead {
 		return refuse(ENOENT, "deregister memory region", fmt.Sprintf("key %#x", m.key), "it is deregistered already")

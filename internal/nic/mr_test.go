@@ -25,7 +25,7 @@ func (*readOnly) Check(addr, length uint64, write bool) error {
 	return nil
 }
 
-// Vol. 1, 11.2.7.2 (register memory region).
+// Vol. 1, 11.2, Register Memory Region.
 func TestRegMRArguments(t *testing.T) {
 	const top = math.MaxUint64
 	n := objectsNIC(Config{})
@@ -73,6 +73,7 @@ func TestRegMRArguments(t *testing.T) {
 	}
 }
 
+// 11.2, Deregister Memory Region: a region ends once, and makes room for another.
 func TestRegMRLimitAndDereg(t *testing.T) {
 	n := objectsNIC(Config{Limits: Limits{MaxMR: 2}})
 	pd := mustPD(t, n)

@@ -100,7 +100,7 @@ func TestMulticastReachesEveryMember(t *testing.T) {
 	}
 }
 
-// 10.5: who is no member, or no more, gets nothing; the sender need not be one.
+// 10.5, 11.3.2: who is no member, or no more, gets nothing; the sender need not be one.
 func TestMulticastMembership(t *testing.T) {
 	w, sender, on, send := members(t)
 	in, out := on[1][0], on[1][1]

@@ -35,7 +35,7 @@ const bindAccess = bindRights | AccessLocalWrite | AccessZeroBased
 
 const opAllocMW = "allocate memory window"
 
-// AllocMW makes a window that is bound to nothing (11.2.10.9). EINVAL: the type, or the protection
+// AllocMW makes a window that is bound to nothing (11.2, Allocate Memory Window). EINVAL: the type, or the protection
 // domain. ENOMEM: the limit.
 func (n *NIC) AllocMW(pd *PD, typ MWType) (*MW, error) {
 	switch {
@@ -59,7 +59,7 @@ func (w *MW) RKey() uint32 { return w.grant.key }
 // Type is the window's type.
 func (w *MW) Type() MWType { return w.typ }
 
-// Dealloc ends the window, bound or not (11.2.10.11): its key is of no use from now on.
+// Dealloc ends the window, bound or not (11.2, Deallocate Memory Window): its key is of no use from now on.
 func (w *MW) Dealloc() error {
 	if w.dead {
 		return refuse(ENOENT, "deallocate memory window", fmt.Sprintf("key %#x", w.grant.key), "it is deallocated already")

@@ -224,7 +224,7 @@ func TestBindErrors(t *testing.T) {
 }
 
 // o10-37.2.30: a type 2 window that is bound must be invalidated before it can be bound again; one of type 1 is
-// rebound, or unbound by a length of 0 (11.2.10.12).
+// rebound, or unbound by a length of 0 (11.2, Bind Memory Window).
 func TestRebind(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	m, mw := bindable(t, b, 0), newWindow(t, b, MWType1)
@@ -380,8 +380,8 @@ func TestFencedInvalidate(t *testing.T) {
 	}
 }
 
-// 11.2.10.5: a region is busy while windows are bound to it. 11.2.10.11: a window may be deallocated while it is bound;
-// 10.6.7.2: with its queue pair a type 2B window's binding ends.
+// 11.2, Deregister Memory Region: a region is busy while windows are bound to it. 11.2, Deallocate Memory Window: one
+// may be deallocated while it is bound. 10.6.7.2: with its queue pair a type 2B window's binding ends.
 func TestLivesOfWindows(t *testing.T) {
 	w, _, b := connected(t, Config{}, nil)
 	m, one, two := bindable(t, b, 0), newWindow(t, b, MWType1), newWindow(t, b, MWType2)
@@ -405,7 +405,7 @@ func TestLivesOfWindows(t *testing.T) {
 	}
 }
 
-// 11.2.10.9: what AllocMW refuses.
+// 11.2, Allocate Memory Window: what AllocMW refuses.
 func TestAllocMWArguments(t *testing.T) {
 	n := objectsNIC(Config{Limits: Limits{MaxMW: 1, MaxMR: 1}})
 	pd := mustPD(t, n)

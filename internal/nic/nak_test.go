@@ -34,7 +34,7 @@ func reth(va uint64, key, length uint32) func(*roce.OpInfo, []byte) {
 }
 
 // 9.7.4.1: an opcode that cannot follow the one before is an invalid request; so is a packet of
-// the wrong length (9.7.4.1). The queue pair is in error, its program gets an event.
+// the wrong length (9.7.4.1). The queue pair is in error, its program gets an event (11.6.3: invalid request).
 func TestInvalidRequests(t *testing.T) {
 	type packet struct {
 		op      roce.Opcode
@@ -100,7 +100,7 @@ func TestInvalidRequests(t *testing.T) {
 
 // 9.7.5.2, 10.6.3: a key, range or right that does not hold is answered at once with a remote
 // access error and nothing is touched; the requester completes with it, what stands behind is
-// flushed, what stands before is done.
+// flushed, what stands before is done. The responder's program gets an event (11.6.3: access violation).
 func TestRemoteAccessErrors(t *testing.T) {
 	type request func(a, b *end) *ring.SendWQE
 	with := func(op ring.SendOpcode, addr uint64, n int) request {

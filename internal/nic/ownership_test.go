@@ -8,7 +8,7 @@ import (
 	"rnic/internal/roce"
 )
 
-// 10.2.9, 11.6.3.4: whatever arrives, in whatever batches, and however the queue pair ends, each receive that was
+// 10.2.9, 11.6.3: whatever arrives, in whatever batches, and however the queue pair ends, each receive that was
 // posted completes once, in order, or is still in the shared queue.
 func TestEveryReceiveHasOneOwner(t *testing.T) {
 	for seed := range uint64(150) {

@@ -170,6 +170,6 @@ func (q *QP) sqDrained() {
 	}
 	q.attr.SQDraining = false
 	if q.attr.EnSQDAsyncNotify != 0 {
-		q.nic.event(Event{Type: EventSQDrained, QP: q}) // 10.3.1.5, 11.6.3.1
+		q.nic.event(Event{Type: EventSQDrained, QP: q}) // 10.3.1.5, 11.6.3
 	}
 }

@@ -96,6 +96,7 @@ func TestCreateQPArguments(t *testing.T) {
 	}
 }
 
+// 11.2.5.4, destroy queue pair: in any state, once, and nothing is reported of it afterwards.
 func TestQPLimitAndDestroy(t *testing.T) {
 	n := objectsNIC(Config{Limits: Limits{MaxQP: 1}})
 	pd, cq := mustPD(t, n), mustCQ(t, n, 4)

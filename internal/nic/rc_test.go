@@ -11,6 +11,7 @@ import (
 
 func word(b []byte) uint64 { return binary.NativeEndian.Uint64(b) }
 
+// 11.4.1.1, 9.4: what is posted to a reliable connection moves its bytes, of any length, and tells the receiver how many.
 func TestEveryOperationMovesItsData(t *testing.T) {
 	for _, size := range []int{0, 1, 3, 8, 1023, 1024, 1025, 5000, 65536, 300000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

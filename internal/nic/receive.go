@@ -199,7 +199,7 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 // partitionsMatch is the rule of 10.9.3: the same partition, and not both limited members.
 func partitionsMatch(a, b uint16) bool { return (a^b)&0x7fff == 0 && (a|b)&0x8000 != 0 }
 
-// communicating raises the event for the first packet that arrives in RTR (11.6.3.1).
+// communicating raises the event for the first packet that arrives in RTR (11.6.3).
 func (q *QP) communicating() {
 	if q.state == RTR && !q.resp.established {
 		q.resp.established = true

@@ -56,7 +56,7 @@ func (q *QP) receivePD() *PD {
 }
 
 // flushTaken flushes the receives that the queue pair has taken from a shared queue, and says that no
-// other will complete here (11.6.3.4).
+// other will complete here (11.6.3).
 func (q *QP) flushTaken() {
 	for _, t := range q.taken {
 		q.nic.pushCQE(t.cq, &ring.CQE{WRID: t.wrid, Status: ring.StatusWRFlushErr, Opcode: ring.WCRecv, QPN: q.num}, false)

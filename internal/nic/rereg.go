@@ -28,7 +28,7 @@ const opReregister = "reregister memory region"
 
 // AdmitRereg is the part of reregistering that comes before the program's memory is looked at: what m
 // becomes, of which flags says what is taken from r. EINVAL: no flag, or one that there is not, or what
-// RegMR refuses. ENOENT: m is gone. EBUSY: memory windows are bound to it (11.2.7.8).
+// RegMR refuses. ENOENT: m is gone. EBUSY: memory windows are bound to it (11.2, Reregister Memory Region).
 func (n *NIC) AdmitRereg(m *MR, flags ReregFlags, r Region) (Region, error) {
 	if m.dead {
 		return Region{}, refuse(ENOENT, opReregister, fmt.Sprintf("key %#x", m.key), "it is deregistered")
@@ -65,7 +65,7 @@ func (n *NIC) AdmitRereg(m *MR, flags ReregFlags, r Region) (Region, error) {
 	return now, nil
 }
 
-// ReregMR makes another region of m (vol. 1, 11.2.7.8): m ends and its keys are refused, also to what is
+// ReregMR makes another region of m (vol. 1, 11.2, Reregister Memory Region): m ends and its keys are refused, also to what is
 // under way; the region returned has new keys. With an error m is as before. The memory that the region
 // refers to must have been looked at with CheckMemory, as AdmitRereg says what it is.
 func (n *NIC) ReregMR(m *MR, flags ReregFlags, r Region) (*MR, error) {

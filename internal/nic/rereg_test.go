@@ -6,7 +6,7 @@ import (
 	"rnic/internal/ring"
 )
 
-// 11.2.7.8: what the flags name changes, the rest stays, and the old keys are refused.
+// 11.2, Reregister Memory Region: what the flags name changes, the rest stays, and the old keys are refused.
 func TestReregister(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	h := w.hosts[1]
@@ -118,7 +118,7 @@ func TestReregisterRefusals(t *testing.T) {
 	wantErrno(t, err, ENOENT)
 }
 
-// 11.2.7.8: not while memory windows are bound to the region.
+// 11.2, Reregister Memory Region: not while memory windows are bound to the region.
 func TestReregisterWithWindows(t *testing.T) {
 	w := newWire(t, Config{})
 	h := w.hosts[0]

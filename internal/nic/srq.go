@@ -49,7 +49,7 @@ func (n *NIC) SRQShape(asked SRQAttr) (granted SRQAttr, g ring.Geometry, err err
 	return SRQAttr{MaxWR: g.Capacity(), MaxSGE: asked.MaxSGE}, g, nil
 }
 
-// CreateSRQ makes a shared receive queue over r, which the program fills and the NIC empties (11.2.3.1).
+// CreateSRQ makes a shared receive queue over r, which the program fills and the NIC empties (11.2, Create Shared Receive Queue).
 // The limit of a is of no meaning: it is armed by Modify. EINVAL: a is beyond the limits, or r
 // too small. ENOMEM: the limit of shared receive queues.
 func (n *NIC) CreateSRQ(pd *PD, r *ring.Queue, a SRQAttr) (*SRQ, error) {
@@ -70,7 +70,7 @@ func (n *NIC) CreateSRQ(pd *PD, r *ring.Queue, a SRQAttr) (*SRQ, error) {
 	return &SRQ{nic: n.shared, mu: n.newLock(), pd: pd, ring: r, maxSGE: granted.MaxSGE}, nil
 }
 
-// Destroy frees the queue, with the receives that nobody took. EBUSY while queue pairs use it (11.2.3.4).
+// Destroy frees the queue, with the receives that nobody took. EBUSY while queue pairs use it (11.2, Destroy Shared Receive Queue).
 func (s *SRQ) Destroy() error {
 	const op = "destroy shared receive queue"
 	if s.dead {
@@ -86,13 +86,13 @@ func (s *SRQ) Destroy() error {
 	return nil
 }
 
-// Query returns the attributes. The limit is 0 once its event was raised (11.2.3.2).
+// Query returns the attributes. The limit is 0 once its event was raised (11.2, Query Shared Receive Queue).
 func (s *SRQ) Query() SRQAttr {
 	return SRQAttr{MaxWR: s.ring.Capacity(), MaxSGE: s.maxSGE, Limit: s.limit}
 }
 
 // Modify arms the limit, or disarms it with 0, if limit is not nil, and goes over to the queue to, with
-// the receives that are posted, if that is not nil: both or, with an error, nothing (11.2.3.3). The
+// the receives that are posted, if that is not nil: both or, with an error, nothing (11.2, Modify Shared Receive Queue). The
 // event comes, once, when a message takes a receive and fewer than limit are left.
 //
 // EINVAL: the limit is more than the queue holds, or the receives that are posted, or the limit that
@@ -142,7 +142,7 @@ func (s *SRQ) take(n *NIC) error {
 	}
 	if s.limit > 0 && s.ring.Pending() < s.limit {
 		if s.nic.planted != PlantedLimitAgain {
-			s.limit = 0 // 11.6.3.5: one event for one arming
+			s.limit = 0 // 11.6.3: one event for one arming
 		}
 		n.event(Event{Type: EventSRQLimit, SRQ: s})
 	}

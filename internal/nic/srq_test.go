@@ -203,7 +203,7 @@ func TestSharedReceivesAreOfTheQueuesDomain(t *testing.T) {
 	a.want(t, "1:success", "2:remote operation error")
 }
 
-// 11.6.3.4: in the error state a queue pair flushes the receives that it has taken and leaves the others
+// 11.6.3: in the error state a queue pair flushes the receives that it has taken and leaves the others
 // in the shared queue; the event says that no other completes with it.
 func TestLastWQEReached(t *testing.T) {
 	w, p, from, to := sharing(t, Config{}, nil)
@@ -250,7 +250,7 @@ func TestSharedReceiveInError(t *testing.T) {
 	}
 }
 
-// 11.6.3.5, 11.2.3.3: one event for one arming, when fewer than the limit are left.
+// 11.6.3, 11.2, Modify Shared Receive Queue: one event for one arming, when fewer than the limit are left.
 func TestSharedQueueLimit(t *testing.T) {
 	w, p, from, to := sharing(t, Config{}, nil)
 	for i := range 8 {
@@ -297,7 +297,7 @@ func TestSharedQueueLimit(t *testing.T) {
 	}
 }
 
-// 11.2.3.3: resizing keeps what is posted, and refuses what would lose it.
+// 11.2, Modify Shared Receive Queue: resizing keeps what is posted, and refuses what would lose it.
 func TestSharedQueueResize(t *testing.T) {
 	w, p, from, to := sharing(t, Config{}, nil)
 	for i := range 5 {
@@ -343,7 +343,7 @@ func TestSharedQueueResize(t *testing.T) {
 	to[1].want(t, "1:success", "3:success", "5:success")
 }
 
-// 11.2.3: creation and destruction.
+// 11.2, Create and Destroy Shared Receive Queue: what is refused, and what is in use.
 func TestSharedQueueLife(t *testing.T) {
 	w := newWire(t, Config{Limits: Limits{MaxSRQ: 2, MaxSRQWR: 31}})
 	h := w.hosts[0]

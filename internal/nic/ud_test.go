@@ -27,6 +27,7 @@ func datagrams(t *testing.T) (w *wire, a, b *end, send func(id uint64, n int) *r
 	}
 }
 
+// 9.8.3, A17.4.5.2: a datagram arrives behind 40 bytes for the IP header, which tell its addresses, and says who sent it.
 func TestUDDatagram(t *testing.T) {
 	w, a, b, send := datagrams(t)
 	for i, n := range []int{0, 1, 100, 1024} {
@@ -72,7 +73,7 @@ func TestUDDrops(t *testing.T) {
 	}
 }
 
-// 11.6.3.1: communication is established by the first packet that is for the queue pair: one with a wrong
+// 11.6.3: communication is established by the first packet that is for the queue pair: one with a wrong
 // Q_Key, which anybody may send, is not.
 func TestUDCommunicationEstablished(t *testing.T) {
 	w, a, b, send := datagrams(t)
