@@ -133,10 +133,20 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	e := q.effect(effectDatagram)
 	e.solicited = p.BTH.Solicited()
 	e.cqe = ring.CQE{WRID: w.WRID, Opcode: ring.WCRecv, ByteLen: uint32(length), QPN: q.num, SrcQP: h.SrcQP(),
-		Flags: ring.WCGRH, PKeyIndex: q.attr.PKeyIndex}
+		Flags: ring.WCGRH, PKeyIndex: q.attr.PKeyIndex, SL: packetType(&rx.Path)}
 	if p.Info.HasImm {
 		e.cqe.Imm, e.cqe.Flags = immediate(p.ImmDt()), ring.WCGRH|ring.WCWithImm
 	}
+}
+
+// packetType is what a completion says of the kind of packet that brought a datagram (A17.4.5.1), in the place of the
+// service level, which RoCE has not: as in mlx5's completions, bit 3 for UDP, bits 0 to 2 for the header, 1 for IPv6 and 2
+// for IPv4. UCX reads it there, and takes the area of the GRH for an IPv6 header if it finds 0.
+func packetType(p *roce.Path) uint8 {
+	if p.IsIPv4() {
+		return 8 | 2
+	}
+	return 8 | 1
 }
 
 // receiveFailed fails the next receive, which is no good, and the queue pair (fault class A, 9.9.3).

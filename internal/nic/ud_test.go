@@ -44,6 +44,9 @@ func TestUDDatagram(t *testing.T) {
 		if !bytes.Equal(a.bytes(0, n), b.bytes(40, n)) {
 			t.Errorf("%d bytes: data differ", n)
 		}
+		if got[1].SL != 0xa && a.h.addr.Is4() || got[1].SL != 0x9 && a.h.addr.Is6() {
+			t.Errorf("a datagram from %v is said to be of packet type %#x", a.h.addr, got[1].SL)
+		}
 		if p, ok := roce.GRH(b.bytes(0, 40)).Path(); !ok || p.Src != a.h.addr || p.Dst != b.h.addr {
 			t.Errorf("GRH area says %+v", p)
 		}

@@ -71,7 +71,7 @@ func ucxCases() (cases []testCase) {
 	cases = append(cases,
 		testCase{id: "ucx/info/transports", server: []string{"ucx_info", "-d"}, needs: needs, short: true,
 			check: shows(`Transport: rc_verbs\n#\s+Device: rxe0:1`, `Transport: ud_verbs\n#\s+Device: rxe0:1`)},
-		testCase{id: "ucx/info/endpoint", server: []string{"ucx_info", "-e", "-u", "t"}, env: []string{"UCX_TLS=rc_verbs,self"}, needs: needs, check: shows(`rc_verbs/rxe0:1`)})
+		testCase{id: "ucx/info/endpoint", server: []string{"ucx_info", "-e", "-u", "t"}, env: []string{"UCX_TLS=rc_v,self"}, needs: needs, check: shows(`rc_verbs/rxe0:1`)})
 	add := func(l layout, transport, test, size string, n int) *testCase {
 		where := map[layout]string{oneNIC: "", twoNICs: "/two_NICs", joined: "/two_runs_joined"}[l]
 		options := []string{"-t", test, "-n", fmt.Sprint(n), "-w", "10", "-s", size}
@@ -83,7 +83,7 @@ func ucxCases() (cases []testCase) {
 	}
 	tests := []string{"tag_lat", "tag_bw", "tag_sync_lat", "tag_sync_bw", "ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_am_lat", "ucp_am_bw", "stream_bw", "stream_lat"}
 	atomics := []string{"ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"}
-	for _, transport := range []string{"rc_verbs", "ud_verbs", "rc_verbs,ud_verbs"} {
+	for _, transport := range []string{"rc_v", "ud_v", "rc_verbs,ud_verbs"} {
 		for _, test := range tests {
 			for _, size := range []struct {
 				bytes string
@@ -94,10 +94,10 @@ func ucxCases() (cases []testCase) {
 			}
 		}
 		for _, test := range atomics {
-			add(oneNIC, transport, test, "8", 1000).short = test == "ucp_fadd" && transport == "rc_verbs"
+			add(oneNIC, transport, test, "8", 1000).short = test == "ucp_fadd" && transport == "rc_v"
 		}
 	}
-	for _, transport := range []string{"rc_verbs", "ud_verbs"} {
+	for _, transport := range []string{"rc_v", "ud_v"} {
 		for _, test := range []string{"tag_lat", "ucp_put_bw", "ucp_get", "ucp_am_bw"} {
 			add(twoNICs, transport, test, "65536", 300)
 			c := add(twoNICs, transport, test, "65535", 300)
@@ -141,7 +141,7 @@ func mpiCases() (cases []testCase) {
 			"--mca", "opal_common_ucx_tls", "any", "--mca", "opal_common_ucx_devices", "any", "--mca", "plm", "isolated", "--mca", "mca_base_component_show_load_errors", "0"}, nil},
 	} {
 		for _, ranks := range []string{"4", "8"} {
-			for _, transport := range []string{"rc_verbs", "ud_verbs"} {
+			for _, transport := range []string{"rc_v", "ud_v"} {
 				for _, operation := range []string{"allreduce", "alltoall"} {
 					program := "@DIR/mpicheck-" + m.name
 					cases = append(cases, testCase{id: "mpi/" + m.name + "/" + transport + "/" + ranks + "_ranks/" + operation, timeout: 3 * time.Minute,

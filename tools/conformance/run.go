@@ -113,9 +113,9 @@ func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	}
 	p := plan{Server: r.expand(c.server, address), Client: r.expand(c.client, address), Port: c.port, ServerStays: c.serverStays, Until: c.until, Timeout: c.timeout}
 	if c.env != nil {
-		p.Server = slices.Concat([]string{"env"}, c.env, p.Server)
+		p.Server = slices.Concat([]string{"env"}, r.expand(c.env, address), p.Server)
 		if len(p.Client) > 0 {
-			p.Client = slices.Concat([]string{"env"}, c.env, p.Client)
+			p.Client = slices.Concat([]string{"env"}, r.expand(c.env, address), p.Client)
 		}
 	}
 	if c.meanwhile != "" {
