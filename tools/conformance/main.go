@@ -83,9 +83,9 @@ func run(o *options) (int, error) {
 		if len(kernelPrograms(cases)) > 0 {
 			prepareKernel(ctx)
 		}
-		return enterNamespaces()
+		return enterNamespaces(ctx)
 	}
-	r, err := newRunner(o.rnic)
+	r, err := newRunner(o.rnic, os.Getenv(inNamespaces))
 	if r != nil {
 		defer r.close()
 	}

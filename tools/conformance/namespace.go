@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,26 +21,45 @@ const (
 	addr6Here, addr6There = "fd91::1", "fd91::2"
 )
 
-// inNamespaces, in the environment, makes this binary the runner proper, which is in namespaces of its own.
-const inNamespaces = "RNIC_CONFORMANCE_IN_NAMESPACES"
+// In the environment, inNamespaces makes this binary the runner proper, which is in namespaces of its own; its value is the
+// directory that the runner works in. asRoot says that root started it.
+const (
+	inNamespaces = "RNIC_CONFORMANCE_IN_NAMESPACES"
+	asRoot       = "RNIC_CONFORMANCE_AS_ROOT"
+)
 
 // enterNamespaces runs this program again, in network and mount namespaces of its own - and in a user namespace
 // where it is no root - and returns its exit code.
-func enterNamespaces() (int, error) {
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+//
+// The directory is made and removed out here, where what the runner mounts in it cannot be seen: removing it in
+// there would remove what is behind its mounts.
+func enterNamespaces(ctx context.Context) (code int, err error) {
+	dir, err := os.MkdirTemp("", "rnic-conformance-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() {
+		// One file system: should a mount have come out here after all, it is left alone.
+		if out, rmErr := exec.Command("rm", "-rf", "--one-file-system", dir).CombinedOutput(); rmErr != nil {
+			err = errors.Join(err, fmt.Errorf("removing %s: %s", dir, tail(string(out))))
+		}
+	}()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), inNamespaces+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() != 0 {
-		cmd.Env = append(cmd.Env, "RNIC_CONFORMANCE_ORDINARY=1")
+	cmd.Env = append(os.Environ(), inNamespaces+"="+dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}
+	if os.Geteuid() == 0 {
+		cmd.Env = append(cmd.Env, asRoot+"=1")
+	} else {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
-	err := cmd.Run()
+	err = cmd.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
-		return exit.ExitCode(), nil
+		return max(exit.ExitCode(), 1), nil
 	}
 	if err != nil {
 		return 1, fmt.Errorf("starting in namespaces of its own: %w; conformance needs root or unprivileged user namespaces", err)

@@ -123,7 +123,15 @@ func unpacked(release string) need {
 		if err := os.Mkdir(root, 0o755); err != nil {
 			return err.Error()
 		}
-		script := fmt.Sprintf("mount --bind %[1]s %[2]s && for d in proc sys dev; do mount --rbind /$d %[2]s/$d || exit 1; done", from, root)
+		script := fmt.Sprintf(`set -e
+mount --bind %[1]s %[2]s
+mount -o remount,bind,ro %[2]s
+mount -t tmpfs -o size=1m,mode=755 tmpfs %[2]s/dev
+for d in null zero full random urandom; do touch %[2]s/dev/$d; mount --bind /dev/$d %[2]s/dev/$d; done
+mkdir -m 1777 %[2]s/dev/shm
+mount -t tmpfs -o mode=1777 tmpfs %[2]s/tmp
+mount --rbind /proc %[2]s/proc
+mount -t sysfs -o ro sysfs %[2]s/sys || mount --rbind /sys %[2]s/sys`, from, root)
 		if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
 			return "mounting: " + tail(string(out))
 		}

@@ -20,7 +20,7 @@ import (
 // runner runs cases.
 type runner struct {
 	rnic, self string // binaries that an ordinary user can execute
-	dir        string // of its own, removed at the end
+	dir        string // where it works; who started it removes it
 	scratch    string // for the programs to write to
 	other      *other
 	root       bool // the runner is root outside its namespaces too, so that the programs get another user
@@ -34,14 +34,11 @@ const lockable = 64 << 10
 // ordinaryUser is who runs the programs when root runs the tests.
 const ordinaryUser = "65534"
 
-func newRunner(rnic string) (*runner, error) {
-	r := &runner{root: os.Getenv("RNIC_CONFORMANCE_ORDINARY") == ""}
-	var err error
-	if r.dir, err = os.MkdirTemp("", "rnic-conformance-"); err != nil {
-		return nil, err
-	}
+// newRunner makes a runner that works in a directory, in which it may mount things.
+func newRunner(rnic, dir string) (*runner, error) {
+	r := &runner{root: os.Getenv(asRoot) != "", dir: dir}
 	r.rnic, r.self, r.scratch = filepath.Join(r.dir, "rnic"), filepath.Join(r.dir, "conformance"), filepath.Join(r.dir, "scratch")
-	err = errors.Join(os.Chmod(r.dir, 0o755), copyBinary(rnic, r.rnic), copyBinary("/proc/self/exe", r.self), os.Mkdir(r.scratch, 0o777), os.Chmod(r.scratch, 0o1777),
+	err := errors.Join(os.Chmod(r.dir, 0o755), copyBinary(rnic, r.rnic), copyBinary("/proc/self/exe", r.self), os.Mkdir(r.scratch, 0o777), os.Chmod(r.scratch, 0o1777),
 		unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockable, Max: lockable}))
 	if err != nil {
 		return nil, err
@@ -57,7 +54,6 @@ func (r *runner) close() {
 	if r.kernel != nil {
 		r.kernel.close()
 	}
-	os.RemoveAll(r.dir)
 }
 
 func copyBinary(from, to string) error {
