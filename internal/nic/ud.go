@@ -19,7 +19,10 @@ func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
 		if w.status != ring.StatusSuccess {
 			return false, false
 		}
-		ah := q.nic.lookupAH(w.ahNum)
+		ah, full := q.addressOf(tx, w)
+		if full {
+			return false, true
+		}
 		if ah == nil || ah.pd != q.pd {
 			w.status, r.stopped = ring.StatusLocQPOpErr, true
 			q.failIfOldest(now)
@@ -38,6 +41,37 @@ func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
 		q.nic.transport.unacknowledged++
 	}
 	return true, false
+}
+
+// vector is the address vector of a request that has it in itself, instead of an address handle's number.
+type vector struct {
+	wanted ring.Vector // of the request fetched last: datagrams are fetched one by one, so it is the one to be sent
+	ah     AH          // what packets of the batch refer to
+}
+
+// addressOf is the address handle of the request to be sent; nil if there is none. full: it goes to another address than
+// packets of the batch that still need theirs.
+func (q *QP) addressOf(tx *Tx, w *sendRequest) (ah *AH, full bool) {
+	if w.ahNum != 0 {
+		return q.nic.lookupAH(w.ahNum), false
+	}
+	v := &q.vector.wanted
+	attr := AHAttr{DGID: v.DGID, FlowLabel: v.FlowLabel, SGIDIndex: v.SGIDIndex, HopLimit: v.HopLimit, TrafficClass: v.TrafficClass, IsGlobal: true, Port: v.Port}
+	path, local, err := q.nic.resolve("send a datagram", "", &attr)
+	if err != nil {
+		return nil, false
+	}
+	path.SrcPort = sourcePort(attr.FlowLabel, q.num, w.qpn)
+	ah = &q.vector.ah
+	if ah.path != path {
+		for i := range tx.Packets {
+			if tx.Packets[i].Path == &ah.path {
+				return nil, true
+			}
+		}
+	}
+	*ah = AH{nic: q.nic.shared, pd: q.pd, attr: attr, path: path, local: local, multicast: path.Dst.IsMulticast()}
+	return ah, false
 }
 
 func (q *QP) sendDatagram(tx *Tx, w *sendRequest, ah *AH) bool {
