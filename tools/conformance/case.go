@@ -187,7 +187,7 @@ var groups = []struct {
 }{
 	{"ibverbs", "ibverbs-utils", "The programs of rdma-core itself: each option that applies, each path MTU, each GID index.", ibverbsCases},
 	{"perftest", "perftest, single options", "Each option that applies, of each program. Not applying: options of InfiniBand and of other transports (`--dlid`, `-c DC`, `-c SRD`, encryption), of two ports (`-O`), and of the connection manager (`-R`, `-z`, `-T`, `--retry_count`), which is not there yet.", perftestCases},
-	{"pairwise", "perftest, pairs of options", "Combinations such that each legal pair of values of two options is in one of them at least: program and transport, size, path MTU, way to end, directions, events, queue pairs, inline, shared receive queue, and network.", pairwiseCases},
+	{"pairwise", "perftest, pairs of options", "Combinations such that each legal pair of values of two options is in one of them at least: program and transport, size, path MTU, way to end, directions, events, queue pairs, inline, shared receive queue, and network (one NIC, two, two with 1 % of all packets dropped). Left out is what perftest refuses, and where a receiver would wait for ever for what an unreliable transport has lost: UC and UD with loss, and UC with messages of many packets between two NICs.", pairwiseCases},
 	{"qperf", "qperf", "The tests of qperf that need no connection manager.", qperfCases},
 	{"ucx", "UCX", "", ucxCases},
 	{"mpi", "MPI", "MPICH and Open MPI through UCX; the program checks every element of what it receives.", mpiCases},
