@@ -62,10 +62,13 @@ func enterNamespaces(ctx context.Context) (code int, err error) {
 		return max(exit.ExitCode(), 1), nil
 	}
 	if err != nil {
-		return 1, fmt.Errorf("starting in namespaces of its own: %w; conformance needs root or unprivileged user namespaces", err)
+		return 1, fmt.Errorf("%w: %w; conformance needs root or unprivileged user namespaces", errNoNamespaces, err)
 	}
 	return 0, nil
 }
+
+// errNoNamespaces says that this machine does not let the tests run.
+var errNoNamespaces = errors.New("starting in namespaces of its own")
 
 // other is the second network namespace: a process holds it, which ends when its standard input does.
 type other struct {

@@ -35,6 +35,24 @@ func (r *report) write(path string) error {
 	return os.WriteFile(path, append(b, '\n'), 0o644)
 }
 
+// keep takes over the results of another run for the cases that this one lacks, and puts all into the cases' order.
+func (r *report) keep(last *report) {
+	results := map[string]result{}
+	for _, res := range append(last.Results, r.Results...) {
+		results[res.ID] = res
+	}
+	r.Results = nil
+	for _, c := range allCases() {
+		if res, ok := results[c.id]; ok {
+			r.Results = append(r.Results, res)
+		}
+	}
+	r.Seconds = 0
+	for _, res := range r.Results {
+		r.Seconds += res.Seconds
+	}
+}
+
 func readReport(path string) (*report, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
