@@ -26,7 +26,7 @@ func named(options string) string {
 
 // pingpong checks what the pingpong programs say at their end, and that none found wrong data.
 func pingpong(iterations int) func(*outcome) error {
-	return all(shows(fmt.Sprintf(`(?m)^\d+ bytes in [\d.]+ seconds = `), fmt.Sprintf(`(?m)^%d iters in `, iterations)), func(o *outcome) error {
+	return all(shows(`(?m)^\d+ bytes in [\d.]+ seconds = `, fmt.Sprintf(`(?m)^%d iters in `, iterations)), func(o *outcome) error {
 		if strings.Contains(o.all(), "invalid data") {
 			return errors.New("the data that arrived were wrong")
 		}

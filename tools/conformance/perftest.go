@@ -86,7 +86,7 @@ func doublings() (sizes []int) {
 
 // singles are the options that a tool is run with, one by one.
 func (t *tool) singles() (options []string) {
-	options = []string{"", "-d rxe0", "-i 1", "-s 1", "-m 256", "-m 512", "-m 1024", "-m 2048", "-m 4096", "-p 18600", "-S 3", "-u 16",
+	options = []string{"", "-d rxe0", "-i 1", "-m 256", "-m 512", "-m 1024", "-m 2048", "-m 4096", "-p 18600", "-S 3", "-u 16",
 		"-x 0", "-x 1", "-x 2", "-x 3", "-D 1 -f 0", "-D 4 -f 1", "-V", "-W hw_counters/sent_pkts,hw_counters/rcvd_pkts", "--out_json", "--out_json --out_json_file=@TMP/report.json",
 		"--cpu_util -D 1 -f 0", "--force-link=Ethernet", "--ipv6", "--source_ip 127.0.0.1", "--use_old_post_send",
 		"--perform_warm_up", "--pkey_index=0", "--tclass=96", "--use_hugepages", "--mmap=@TMP/@SIDE", "--mmap=@TMP/@SIDE --mmap-offset=4096"}
@@ -95,7 +95,7 @@ func (t *tool) singles() (options []string) {
 			options = append(options, more...)
 		}
 	}
-	add(!t.atomic, "-a", "-s 63", "-s 4095", "-s 65537", "-s 1048579", "-s 8388608")
+	add(!t.atomic, "-a", "-s 1", "-s 63", "-s 4095", "-s 65537", "-s 1048579", "-s 8388608")
 	add(t.bandwidth, "-b", "-N", "-Q 1", "-Q 50", "-q 1", "-q 2", "-q 16", "-l 4", "-t 1", "-t 16", "-t 1000", "--output=bandwidth",
 		"--output=message_rate", "--report_gbits", "-b --report-both", "--mr_per_qp -q 4", "--wait_destroy=1", "--disable_pcie_relaxed", "-w 0", "-y 0", "-w 0 -y 0",
 		"--rate_limit=1 --rate_limit_type=SW", "--rate_limit=100 --rate_units=M --rate_limit_type=SW", "--rate_limit=1000 --rate_units=p --rate_limit_type=SW",
