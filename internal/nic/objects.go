@@ -131,6 +131,7 @@ type QP struct {
 
 	rate   *rate      // nil: windows alone bound what it sends
 	groups []roce.GID // UD: multicast groups that it is a member of
+	vector *vector    // UD: for requests of providers that number no address handles
 
 	req   requester
 	sel   selective

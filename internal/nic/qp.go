@@ -83,6 +83,9 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		q.xrcd.refs++
 		q.cap = Cap{}
 	}
+	if q.typ == UD {
+		q.vector = &vector{}
+	}
 	q.setDefaults()
 	q.unit.Store(int32(n.index))
 	n.qps[q.num] = q

@@ -169,6 +169,9 @@ func (q *QP) fetch(now int64) bool {
 	if !bad {
 		w.status = q.checkRequest(w)
 	}
+	if q.typ == UD {
+		q.vector.wanted = s.Vector()
+	}
 	if !w.local() {
 		r.ssn = (r.ssn + 1) & roce.PSNMask // the responder counts the messages that it gets (9.7.7.2)
 	}
