@@ -99,7 +99,7 @@ func (r *runner) beside(ctx context.Context, c *testCase, reason string) (status
 	script := strings.Join(c.server, " ")
 	if len(c.client) > 0 {
 		client := strings.ReplaceAll(strings.Join(c.client, " "), serverAddress, "127.0.0.1")
-		script = fmt.Sprintf("%s & s=$!; sleep 2; %s; c=$?; kill $s 2>/dev/null; exit $c", script, client)
+		script = fmt.Sprintf("%s & s=$!; sleep 2; timeout 30 %s; c=$?; kill $s 2>/dev/null; exit $c", script, client)
 	}
 	out, err := k.machine.Run(ctx, script)
 	var exit *guest.ExitError
