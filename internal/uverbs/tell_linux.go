@@ -34,6 +34,7 @@ func init() {
 		return func(c *call, f *fields) { f.object(c, kind, uint64(le.Uint32(c.req[at:]))) }
 	}
 	tellMethods = map[uint32]teller{
+		objDevice<<16 | 1:   {"INFO_HANDLES", func(c *call, f *fields) { f.word("kind", objectName(uint16(c.uint(handlesObject)))) }, nil, nil},
 		objDevice<<16 | 2:   {"QUERY_PORT", func(c *call, f *fields) { f.num("port", c.uint(portNum)) }, tellPort, nil},
 		objDevice<<16 | 3:   {"GET_CONTEXT", nil, tellVectors, nil},
 		objDevice<<16 | 4:   {"QUERY_CONTEXT", nil, tellVectors, nil},
@@ -48,6 +49,8 @@ func init() {
 		objSRQ<<16 | 1:      {"DESTROY_SRQ", handle("srq"), tellEventsRead, nil},
 		objAH << 16:         {"DESTROY_AH", handle("ah"), nil, nil},
 		objMR<<16 | 1:       {"DEREG_MR", handle("mr"), nil, nil},
+		objMR<<16 | 2:       {"ADVISE_MR", tellAdvise, nil, nil},
+		objMR<<16 | 4:       {"REG_DMABUF_MR", func(c *call, f *fields) { f.object(c, "pd", c.uint(dmabufPD)); f.num("length", c.uint(3)) }, nil, nil},
 		objMR<<16 | 3:       {"QUERY_MR", handle("mr"), nil, nil},
 		objMW << 16:         {"DEALLOC_MW", handle("mw"), nil, nil},
 		objAsyncEvent << 16: {"ALLOC_ASYNC_EVENT", nil, func(c *call, f *fields) { f.num("fd", le.Uint64(c.raw[8:])) }, nil},
@@ -430,4 +433,16 @@ func (j *journal) memoryGone(pid, regions int) {
 		what += fmt.Sprintf("; memory regions that are gone: %d", regions)
 	}
 	j.tell(&record{typ: recordProcess, pid: pid, process: name, name: "ended", reason: what})
+}
+
+// tellAdvise tells of MR, ADVISE.
+func tellAdvise(c *call, f *fields) {
+	f.object(c, "pd", c.uint(advisePD))
+	names := [...]string{"prefetch", "prefetch for writing", "prefetch without faults"}
+	if a := c.uint(adviseAdvice); a < uint64(len(names)) {
+		f.word("advice", names[a])
+	} else {
+		f.num("advice", a)
+	}
+	f.num("ranges", uint64(len(c.bytes(adviseList))/sizeSGE))
 }
