@@ -103,6 +103,12 @@ func (r *supervised) answerNetlink() error {
 	return nil
 }
 
+// optionsError is an error in what the user asked for: nothing is wrong with the machine.
+type optionsError struct{ error }
+
+func (e optionsError) Is(target error) bool { return target == sandbox.ErrOptions }
+func (e optionsError) Unwrap() error        { return e.error }
+
 // patience bounds how long a run waits for another that is just starting or ending its NIC.
 const patience = 10 * time.Second
 
@@ -116,6 +122,9 @@ func (r *supervised) attach(index int) error {
 			return err
 		}
 		err = r.join(key, n, index)
+		if errors.Is(err, join.ErrRefused) {
+			return optionsError{err}
+		}
 		if !errors.Is(err, join.ErrNone) {
 			return err
 		}
@@ -144,8 +153,8 @@ func (n *nicConfig) choose() (string, error) {
 		}
 	}
 	if len(keys) > 1 {
-		return "", fmt.Errorf("several NICs run here (%s): say which one to use, or the addresses of a new one, with --addr or --interface",
-			strings.Join(keys, "; "))
+		return "", optionsError{fmt.Errorf("several NICs run here (%s): say which one to use, or the addresses of a new one, with --addr or --interface",
+			strings.Join(keys, "; "))}
 	}
 	return keys[0], nil
 }

@@ -49,6 +49,10 @@ var (
 	ErrNested = errors.New("already under a system-call listener")
 	// ErrSupervisorDied: the supervisor was killed; the program and its descendants were too.
 	ErrSupervisorDied = errors.New("the supervisor died")
+	// ErrNICDied: the process that has the NIC was killed; so were the programs that used it.
+	ErrNICDied = errors.New("the NIC died")
+	// ErrOptions: what the options ask for does not go with the NICs that there are.
+	ErrOptions = errors.New("options that do not go together")
 	// ErrNotFound and ErrNotExecutable concern the command given.
 	ErrNotFound      = errors.New("command not found")
 	ErrNotExecutable = errors.New("command cannot be executed")

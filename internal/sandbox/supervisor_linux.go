@@ -294,8 +294,9 @@ func (s *Supervisor) stayBehind() {
 // Abort kills the program and everything it started, or sees to it that it does not start, and makes err what Serve
 // returns: the NIC that they use is gone.
 func (s *Supervisor) Abort(err error) {
+	f := &failure{code: ExitFailure, kind: ErrNICDied, text: err.Error()}
 	s.startMu.Lock()
-	first, started := s.aborted.CompareAndSwap(nil, failureOf(err)), s.started
+	first, started := s.aborted.CompareAndSwap(nil, f), s.started
 	s.startMu.Unlock()
 	if first && started {
 		killDescendants()
