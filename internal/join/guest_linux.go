@@ -215,6 +215,24 @@ func (g *Guest) notify(kind byte, n uint64) {
 	_, _ = g.notices.ask(message{kind: kind, num: [numbers]uint64{n}})
 }
 
+// Ask brings the answer of the host's front to a question.
+func (g *Guest) Ask(question []byte) ([]byte, error) {
+	g.noticeMu.Lock()
+	defer g.noticeMu.Unlock()
+	m, err := g.notices.ask(message{kind: kindAsk, body: question})
+	var answer []byte
+	for {
+		if err != nil {
+			return nil, err
+		}
+		answer = append(answer, m.body...)
+		if m.num[0] == 0 {
+			return answer, nil
+		}
+		m, err = g.notices.receive()
+	}
+}
+
 // call passes a call on and does what the host asks for, until it is answered. A host that dies leaves EIO; the run then
 // ends anyway.
 func (g *Guest) call(c sandbox.Call, kind byte, num ...uint64) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,14 @@ import (
 type Front interface {
 	sandbox.Device
 	io.Closer
+	// Describe answers Guest.Ask.
+	Describe(question []byte) ([]byte, error)
 }
 
 // Host lets other runs in.
 type Host struct {
 	fd      int
+	deaf    chan struct{} // closed when no run is let in any more; nil before Serve
 	version string
 	admit   func(*Run) (Front, error)
 
@@ -45,20 +49,26 @@ func Listen(key, version string) (*Host, error) {
 // Serve lets runs in from now on. admit makes the front of one and adds its files to the run's tree; its error is what that
 // run's user reads.
 func (h *Host) Serve(admit func(*Run) (Front, error)) {
-	h.admit = admit
+	h.admit, h.deaf = admit, make(chan struct{})
 	go func() {
+		defer close(h.deaf)
 		for {
 			fd, _, err := unix.Accept4(h.fd, unix.SOCK_CLOEXEC)
 			switch err {
 			case nil:
 				go h.welcome(newConn(fd))
 			case unix.EINTR, unix.ECONNABORTED:
-			default: // closed
+			case unix.EINVAL: // shut down
 				return
+			default: // no descriptor or memory left: those that knock wait until there is
+				time.Sleep(acceptPause)
 			}
 		}
 	}()
 }
+
+// acceptPause is how long a host that has no descriptor left for a run waits for one.
+const acceptPause = 20 * time.Millisecond
 
 // Runs is the number of runs that have joined.
 func (h *Host) Runs() int {
@@ -92,6 +102,9 @@ func (h *Host) FinishIdle() bool {
 // Close gives the name back, when the NIC is gone.
 func (h *Host) Close() {
 	unix.Shutdown(h.fd, unix.SHUT_RDWR) // wakes Accept
+	if h.deaf != nil {
+		<-h.deaf
+	}
 	unix.Close(h.fd)
 }
 
@@ -136,7 +149,7 @@ type Run struct {
 	host           *Host
 	pid            int // of the guest
 	calls, notices *conn
-	updates        *conn
+	updates        *queue
 	hello          hello
 	passed         []*os.File
 	local          bool // the guest is in our pid namespace
@@ -145,7 +158,8 @@ type Run struct {
 	log            *logWriter
 
 	treeMu sync.Mutex
-	ready  bool // the tree is complete: changes go to updates
+	tree   []message // what the front has made of it
+	ready  bool      // the tree is complete: changes go to updates
 
 	mu     sync.Mutex
 	files  map[uint64]*sandbox.File
@@ -174,7 +188,7 @@ func (r *Run) introduce() (err error) {
 		closeAll(m.fds)
 		return fmt.Errorf("no introduction from process %d", r.pid)
 	}
-	r.notices, r.updates = newConn(m.fds[0]), newConn(m.fds[1])
+	r.notices, r.updates = newConn(m.fds[0]), newQueue(newConn(m.fds[1]))
 	for _, fd := range m.fds[2:] {
 		r.passed = append(r.passed, os.NewFile(uintptr(fd), "passed"))
 	}
@@ -185,14 +199,23 @@ func (r *Run) introduce() (err error) {
 		return fmt.Errorf("it is of rnic %s, and this is %s: use one of them for both, or wait until the runs that use the NIC have ended",
 			r.host.version, r.hello.Version)
 	}
-	r.local = r.hello.PIDNamespace == pidNamespace() && !r.hello.FilesOnly
-	if r.front, err = r.host.admit(r); err != nil {
+	ns := pidNamespace()
+	r.local = ns != 0 && r.hello.PIDNamespace == ns && !r.hello.FilesOnly && othersMayTrace()
+	front, err := r.host.admit(r)
+	if err != nil {
 		return err
 	}
+	r.front = front
 	r.treeMu.Lock()
-	defer r.treeMu.Unlock()
-	r.ready = true
-	return r.calls.send(message{kind: kindReady, num: [numbers]uint64{uint64(os.Getpid())}})
+	tree := r.tree
+	r.tree, r.ready = nil, true
+	r.treeMu.Unlock()
+	for _, m := range append(tree, message{kind: kindReady, num: [numbers]uint64{uint64(os.Getpid())}}) {
+		if err := r.calls.send(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // end ends what introduce made.
@@ -209,11 +232,9 @@ func (r *Run) end() {
 		delete(r.spaces, pid)
 	}
 	r.spaceMu.Unlock()
-	for _, c := range []*conn{r.notices, r.updates} {
-		if c != nil {
-			c.hangUp()
-			c.close()
-		}
+	if r.notices != nil {
+		r.notices.close()
+		r.updates.close()
 	}
 	r.log.close()
 	for _, f := range r.passed {
@@ -300,11 +321,34 @@ func (r *Run) serveNotices() {
 			}
 		case kindGone:
 			r.memoryGone(int(m.num[0]))
+		case kindAsk:
+			if !r.describe(m.body) {
+				return
+			}
+			continue
 		default:
 			return
 		}
 		if r.notices.send(message{kind: m.kind}) != nil {
 			return
+		}
+	}
+}
+
+// describe answers a question of the guest's, in parts.
+func (r *Run) describe(question []byte) bool {
+	answer, err := r.front.Describe(question)
+	if err != nil {
+		answer = nil
+	}
+	for {
+		part := answer[:min(len(answer), maxBody)]
+		answer = answer[len(part):]
+		if r.notices.send(message{kind: kindAsk, num: [numbers]uint64{truth(len(answer) > 0)}, body: part}) != nil {
+			return false
+		}
+		if len(answer) == 0 {
+			return true
 		}
 	}
 }
@@ -333,7 +377,7 @@ func (r *Run) Forget(f *sandbox.File) {
 	delete(r.files, id)
 	r.mu.Unlock()
 	if id != 0 {
-		_ = r.updates.send(message{kind: kindForget, num: [numbers]uint64{id}})
+		r.updates.post(message{kind: kindForget, num: [numbers]uint64{id}})
 	}
 }
 
@@ -355,11 +399,17 @@ func (r *Run) AddDevice(path string, major, minor uint32, d sandbox.Device) erro
 	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor)}, body: []byte(path)})
 }
 
+// change never waits for the guest, which may be stopped: the device, which all runs share, tells of its port's changes.
 func (r *Run) change(m message) error {
+	if len(m.body) > maxBody {
+		return fmt.Errorf("join: file of %d bytes", len(m.body))
+	}
 	r.treeMu.Lock()
 	defer r.treeMu.Unlock()
 	if r.ready {
-		return r.updates.send(m)
+		r.updates.post(m)
+	} else {
+		r.tree = append(r.tree, m)
 	}
-	return r.calls.send(m)
+	return nil
 }

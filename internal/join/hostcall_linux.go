@@ -87,7 +87,10 @@ func (c *call) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int,
 	if err != nil {
 		return -1, nil, err
 	}
-	return int(m.num[0]), c.r.file(m.num[1]), nil
+	if f = c.r.file(m.num[1]); f == nil {
+		return -1, nil, unix.EPROTO // no guest of ours says so
+	}
+	return int(m.num[0]), f, nil
 }
 
 func (c *call) ReadMem(addr uint64, p []byte) error {
@@ -162,6 +165,10 @@ func (r *Run) reach(c *call) (*space, error) {
 		if e := syscall.Errno(m.num[0]); e != 0 || len(m.fds) != 2 {
 			closeAll(m.fds)
 			return nil, fmt.Errorf("process %d: %w: %v", c.pid, dma.ErrRefused, e)
+		}
+		if !ofProc(m.fds) {
+			closeAll(m.fds)
+			return nil, fmt.Errorf("process %d: %w: no files of /proc", c.pid, dma.ErrRefused)
 		}
 		s.files = filesOf(m.fds)
 		s.memory = dma.NewProcessFiles(c.pid, s.files)

@@ -125,6 +125,9 @@ func (f *front) MemoryGone(pid int) {
 	defer f.mu.Unlock()
 	f.gone = append(f.gone, pid)
 }
+func (f *front) Describe(question []byte) ([]byte, error) {
+	return bytes.Repeat(question, 100_000), nil
+}
 func (f *front) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -301,6 +304,9 @@ func TestFilesOfAGuest(t *testing.T) {
 	if j.dev.Write(c, f, 0, 77); c.value != 77 {
 		t.Errorf("write on the file: %d, %v", c.value, c.errno)
 	}
+	if b, err := j.guest.Ask([]byte("what")); string(b) != strings.Repeat("what", 100_000) || err != nil {
+		t.Errorf("asked: %d bytes, %v", len(b), err)
+	}
 	j.dev.Closed(f)
 	j.dev.MemoryGone(4711)
 	j.sync()
@@ -311,6 +317,111 @@ func TestFilesOfAGuest(t *testing.T) {
 	if j.dev.Ioctl(c, f, 0); c.errno != unix.EBADF {
 		t.Errorf("ioctl on a closed file: %d, %v", c.value, c.errno)
 	}
+}
+
+// A guest that is stopped holds nobody up, and hears the newest when it goes on.
+func TestChangesDoNotWait(t *testing.T) {
+	a, b, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := newQueue(a)
+	r := &Run{ready: true, updates: q, files: map[uint64]*sandbox.File{}}
+	const last = 5000
+	for i := range last + 1 {
+		if err := r.AddFile("/a", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.AddFile(fmt.Sprint("/", i%7), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.mu.Lock()
+	n := len(q.list)
+	q.mu.Unlock()
+	if n > 8 {
+		t.Errorf("%d messages wait for a guest that is stopped", n)
+	}
+	for got := ""; got != fmt.Sprint("/a", last); {
+		m, err := b.receive()
+		if err != nil {
+			t.Fatalf("after %s: %v", got, err)
+		}
+		if m.num[0] == 2 && m.body[1] == 'a' {
+			got = string(m.body)
+		}
+	}
+	// And one that never goes on does not hold up the end.
+	for i := range last {
+		r.Forget(&sandbox.File{Data: i})
+		q.post(message{kind: kindForget, num: [numbers]uint64{uint64(i)}})
+	}
+	q.close()
+	b.close()
+}
+
+func socketPair() (a, b *conn, err error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	return newConn(p[0]), newConn(p[1]), err
+}
+
+// A host without descriptors says so to those that join, and lets them in when it has some again.
+func TestHostWithoutDescriptors(t *testing.T) {
+	key := testKey()
+	h, err := Listen(key, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Serve(func(r *Run) (Front, error) { return &front{}, nil })
+	limit := func(n uint64) (old unix.Rlimit) {
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: old.Max}); err != nil {
+			t.Fatal(err)
+		}
+		return old
+	}
+	knock, err := socket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := address(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := limit(3)
+	err = unix.Connect(knock, name)
+	time.Sleep(2 * acceptPause)
+	limit(old.Cur)
+	unix.Close(knock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.send(message{kind: kindHello, fds: []int{0, 1, 2}}); err != nil {
+		t.Fatal(err)
+	}
+	old = limit(uint64(b.fd) + 2)
+	_, err = b.receive()
+	limit(old.Cur)
+	if !errors.Is(err, errNoDescriptors) {
+		t.Errorf("passed descriptors without room: %v", err)
+	}
+	a.close()
+	b.close()
+	late := time.AfterFunc(10*time.Second, func() { panic("the host lets nobody in any more") })
+	g, err := Dial(key, Request{Version: "1"}, newBox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late.Stop()
+	g.Close()
+	h.Finish()
+	h.Close()
 }
 
 func TestChangesArrive(t *testing.T) {
@@ -366,7 +477,7 @@ func TestWhoMayJoin(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(keys), key) {
 		t.Errorf("keys %v, %v", keys, err)
 	}
-	h.Serve(func(*Run) (Front, error) { return nil, errors.New("for a reason") })
+	h.Serve(func(*Run) (Front, error) { return (*front)(nil), errors.New("for a reason") })
 	if _, err := Dial(key, Request{Version: "1"}, newBox()); !errors.Is(err, ErrRefused) || !strings.HasSuffix(err.Error(), ": for a reason") {
 		t.Errorf("not admitted: %v", err)
 	}
