@@ -24,8 +24,9 @@ type migration struct {
 	alt    roce.Path
 	loaded bool // alt is the path of attr.AltAH
 	told   bool // that alt cannot be used: once for each path
-	// former is the path before the last migration. The peer sends there until it learns of it.
-	former roce.Path
+	// former is the path before the last migration, with its P_Key index. The peer sends there until it learns of it.
+	former     roce.Path
+	formerPKey uint16
 }
 
 func comesBy(rx, path *roce.Path) bool { return rx.Src == path.Dst && rx.Dst == path.Src }
@@ -43,12 +44,15 @@ func (q *QP) onOtherPath(rx *roce.Path, b roce.BTH) bool {
 	return b.MigReq() && m.loaded && comesBy(rx, &m.alt)
 }
 
-// pkeyIndex is that of the path by which a packet came.
+// pkeyIndex is that of the path by which a packet came: each has its own (9.6.1, 11.2.5.2).
 func (q *QP) pkeyIndex(rx *roce.Path) uint16 {
-	if q.mig != nil && q.attr.PathMigState != MigMigrated && !comesBy(rx, &q.path) {
-		return q.attr.AltPKeyIndex
+	switch {
+	case q.mig == nil || comesBy(rx, &q.path):
+		return q.attr.PKeyIndex
+	case q.attr.PathMigState == MigMigrated:
+		return q.mig.formerPKey
 	}
-	return q.attr.PKeyIndex
+	return q.attr.AltPKeyIndex
 }
 
 // noteMigReq does what the packet's MigReq asks for (17.2.8). False: the packet asks for a migration that is
@@ -85,7 +89,7 @@ func (q *QP) migrate(now int64) bool {
 		}
 		return false
 	}
-	m.former, q.path, m.loaded = q.path, m.alt, false
+	m.former, m.formerPKey, q.path, m.loaded = q.path, t.PKeyIndex, m.alt, false
 	t.AH, t.PKeyIndex, t.Port, t.Timeout = t.AltAH, t.AltPKeyIndex, t.AltPort, t.AltTimeout
 	t.AltAH, t.AltPKeyIndex, t.AltPort, t.AltTimeout = AHAttr{}, 0, 0, 0
 	t.PathMigState = MigMigrated

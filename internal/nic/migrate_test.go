@@ -197,6 +197,32 @@ func TestForcedMigration(t *testing.T) {
 	}
 }
 
+// 9.6.1, 17.2.8.1.3: each path has a partition of its own. What the peer sends by the former path, until it learns of the
+// migration, is of the former path's.
+func TestFormerPathKeepsItsPartition(t *testing.T) {
+	w, a, b := connected(t, Config{PKeys: []uint16{0xffff, 0x8001}}, nil)
+	twoPaths(t, w, a, b)
+	for i, e := range []*end{a, b} {
+		attr := Attr{AltAH: AHAttr{DGID: roce.GIDFromAddr(w.hosts[1-i].alt), SGIDIndex: 1, IsGlobal: true, Port: 1}, AltPort: 1, AltTimeout: 15,
+			AltPKeyIndex: 1, PathMigState: MigRearm}
+		wantNoError(t, e.h.n.Modify(w.now, e.q, &attr, AttrAltPath|AttrPathMigState))
+	}
+	a.post(remote(wr(1, ring.OpWrite, a.sge(0, 8)), b, 0))
+	w.run(second)
+	wantStates(t, a, b, MigArmed)
+	wantNoError(t, a.h.n.Modify(w.now, a.q, &Attr{PathMigState: MigMigrated}, AttrPathMigState))
+	b.post(remote(wr(2, ring.OpWrite, b.sge(0, 3000)), a, 10000))
+	w.run(second)
+	a.want(t, "1:success")
+	b.want(t, "2:success")
+	for i, h := range w.hosts {
+		if s := h.n.Stats(); s.BadPKey+s.Timeouts+s.EarlyResends > 0 {
+			t.Errorf("host %d: %d packets were of no partition, %d timeouts, %d early resends", i, s.BadPKey, s.Timeouts, s.EarlyResends)
+		}
+	}
+	wantStates(t, a, b, MigMigrated)
+}
+
 // 17.2.8 holds for UC too: nothing shows its requester that a path has failed but the port, or the peer.
 func TestUCMigration(t *testing.T) {
 	w, a, b := unreliable(t, Config{})

@@ -15,8 +15,10 @@ type Counters struct {
 	MulticastCopies uint64 // that reached a host with a member
 	PostedUC        uint64
 	DeliveredUC     uint64
+	DroppedShared   uint64 // with a shared receive that it had taken
 	PostedXRC       uint64
 	DeliveredXRC    uint64 // that used a receive
+	XRCWindows      uint64 // that went through a memory window
 	PostedRecvs     uint64
 	SharedRecvs     uint64 // of shared receive queues
 	Limits          uint64 // events of these
@@ -24,6 +26,14 @@ type Counters struct {
 	Reregistered    uint64 // memory regions
 	Moves           uint64 // queue pairs, to another unit of their NIC
 	Selective       uint64 // ends of connections that repeat selectively
+	// Paths.
+	Silences    uint64 // that began
+	PortChanges uint64 // of addresses, or all of a host's
+	Migrating   uint64 // connections with an alternate path
+	Armed       uint64 // their ends, each time
+	Migrations  uint64 // that a program, a peer or a port asked for
+	Failovers   uint64 // when retries were used up
+	PathErrors  uint64 // migrations that were impossible
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -62,8 +72,10 @@ func (c *Counters) Add(o *Counters) {
 	c.CNPs += o.CNPs
 	c.PostedUC += o.PostedUC
 	c.DeliveredUC += o.DeliveredUC
+	c.DroppedShared += o.DroppedShared
 	c.PostedXRC += o.PostedXRC
 	c.DeliveredXRC += o.DeliveredXRC
+	c.XRCWindows += o.XRCWindows
 	c.PostedRecvs += o.PostedRecvs
 	c.SharedRecvs += o.SharedRecvs
 	c.Limits += o.Limits
@@ -71,6 +83,13 @@ func (c *Counters) Add(o *Counters) {
 	c.Reregistered += o.Reregistered
 	c.Moves += o.Moves
 	c.Selective += o.Selective
+	c.Silences += o.Silences
+	c.PortChanges += o.PortChanges
+	c.Migrating += o.Migrating
+	c.Armed += o.Armed
+	c.Migrations += o.Migrations
+	c.Failovers += o.Failovers
+	c.PathErrors += o.PathErrors
 	c.Completions += o.Completions
 	c.Errors += o.Errors
 	c.Flushed += o.Flushed

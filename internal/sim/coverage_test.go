@@ -13,9 +13,9 @@ import (
 // states at least some of what is late or comes twice.
 func TestCoverage(t *testing.T) {
 	if raceEnabled {
-		t.Skip("300 runs take too long under the race detector; TestCleanSeeds has it look at some")
+		t.Skip("400 runs take too long under the race detector; TestCleanSeeds has it look at some")
 	}
-	sum := RunMany(Options{Start: 1, Seeds: 300})
+	sum := cleanSeeds()
 	c := &sum.Coverage
 	links := []FaultKind{FaultDrop, FaultDuplicate, FaultReorder, FaultLate}
 	for i := range operationTable {
@@ -53,9 +53,12 @@ func TestCoverage(t *testing.T) {
 	for _, s := range []nic.State{nic.Init, nic.RTR, nic.SQE, nic.Err} {
 		mustMeetOne(t, c, "UD SEND", s, links...)
 	}
-	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC FETCH ADD", "XRC ATOMIC ACK"} {
+	for _, name := range []string{"XRC SEND", "XRC WRITE", "XRC READ", "XRC READ response", "XRC FETCH ADD", "XRC ATOMIC ACK", "XRC ACK", "XRC RNR NAK"} {
 		mustMeetOne(t, c, name, nic.RTS, links...)
 	}
+	mustMeet(t, c, "XRC SEND", nic.RTS, FaultForged, FaultOutage)
+	mustMeetOne(t, c, "UD SEND", nic.SQD, append(links, FaultOutage)...)
+	mustMeetOne(t, c, "UC SEND", nic.Reset, append(links, FaultForged)...)
 }
 
 // mustMeetOne is mustMeet for where the seeds decide which of the faults it is.

@@ -53,13 +53,32 @@ func (w *world) runDatagrams(q *qpair) {
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.after(w.nanos(0, 50_000), func() { w.stepUnacknowledged(q, w.newDatagram) })
+	w.maybe(15, q, func() {
+		if q.qp.State() == nic.RTS {
+			w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
+		}
+	})
+	w.maybe(6, q, func() { w.resetUnreliable(q) })
 	if w.chance(20) {
 		w.after(w.nanos(0, 600_000), func() {
+			if q.down {
+				return
+			}
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
 			w.endUnreliable(q)
 		})
 	}
+}
+
+// resetUnreliable takes a queue pair down without a flush: nothing completes any more.
+func (w *world) resetUnreliable(q *qpair) {
+	if q.ending || q.errState || q.deaf {
+		return
+	}
+	q.reset, q.down, q.ending = true, true, true
+	w.modify(q, &nic.Attr{State: nic.Reset}, nic.AttrState)
+	w.settle(q)
 }
 
 // endUnreliable resets a queue pair that is in ERR, once everything must have been flushed.

@@ -17,7 +17,7 @@ type host struct {
 	mtu    int
 	policy nic.Policy
 	pkeys  []uint16
-	addrs  [2]netip.Addr // IPv4 and IPv6, the GID table
+	addrs  [hostAddrs]netip.Addr // the GID table
 	pd     *nic.PD
 	other  *nic.PD // a second protection domain, of another program
 	// alien is a region of the other protection domain.
@@ -31,6 +31,10 @@ type host struct {
 	wires []*wire // by the index of the host they lead to
 	ahs   map[ahKey]*nic.AH
 	xrcs  map[uint32]*xrcSender // by queue pair number
+	ends  []*pathEnd            // its connections
+
+	down, removed [hostAddrs]bool // addresses from which nothing leaves, and those that do not exist at the moment
+	told          [hostAddrs]bool // what the NIC knows of down
 
 	units      []*unit
 	lonely     bool     // it is scheduled that the units are driven together
@@ -39,9 +43,9 @@ type host struct {
 }
 
 type ahKey struct {
-	group  *mgroup // or
-	to     *host
-	family int
+	group *mgroup // or
+	to    *host
+	index int // of the addresses at both ends
 }
 
 // cqueue is the program's view of a completion queue.
@@ -72,7 +76,7 @@ func (h *host) put(p *nic.TxPacket) {
 		return
 	}
 	to := w.hostOf(p.Path.Dst)
-	if to == nil || p.Path.Src != h.addrs[family(p.Path.Src)] {
+	if to == nil || h.addrIndex(p.Path.Src) < 0 {
 		w.fail("host %d sends from %v to %v, which nobody asked for", h.index, p.Path.Src, p.Path.Dst)
 	}
 	if p.Local != (to == h) {
@@ -82,16 +86,9 @@ func (h *host) put(p *nic.TxPacket) {
 	h.wires[to.index].send(p.Path, p.Data)
 }
 
-func family(a netip.Addr) int {
-	if a.Is4() {
-		return 0
-	}
-	return 1
-}
-
 func (w *world) hostOf(a netip.Addr) *host {
 	for _, h := range w.hosts {
-		if h.addrs[family(a)] == a {
+		if h.addrIndex(a) >= 0 {
 			return h
 		}
 	}
@@ -102,9 +99,13 @@ func (w *world) hostOf(a netip.Addr) *host {
 // and lets the model judge what it sees.
 func (h *host) look(after string) {
 	w := h.w
-	for _, u := range h.units {
-		for _, e := range u.nic.Events() {
-			h.event(&e, after)
+	for more := true; more; { // what overflowed is dealt with by one unit, and is told by others
+		more = false
+		for _, u := range h.units {
+			for _, e := range u.nic.Events() {
+				h.event(&e, after)
+				more = true
+			}
 		}
 	}
 	for _, c := range h.cqs {
@@ -140,6 +141,7 @@ func (h *host) look(after string) {
 		w.looked(p, after)
 	}
 	w.lookXRC(h)
+	w.checkPaths(h, after)
 	w.checkStates(h)
 	for _, q := range h.drained {
 		w.drained(q)
@@ -170,6 +172,10 @@ func (h *host) event(e *nic.Event, after string) {
 	case nic.EventCommEst:
 	case nic.EventQPLastWQE:
 		w.lastWQE(h, e.QP)
+	case nic.EventPathMig:
+		w.migrated(h, e.QP)
+	case nic.EventPathMigErr:
+		w.cannotMigrate(h, e.QP)
 	case nic.EventSRQLimit:
 		for _, p := range h.pools {
 			if p.srq == e.SRQ {
@@ -182,6 +188,9 @@ func (h *host) event(e *nic.Event, after string) {
 				h.drained = append(h.drained, q)
 			}
 		}
+		if s := h.xrcs[e.QP.Num()]; s != nil {
+			w.drainedXRC(s, e.QP)
+		}
 	case nic.EventQPFatal, nic.EventQPReqErr, nic.EventQPAccessErr:
 		for _, q := range h.qps {
 			if q.qp == e.QP {
@@ -190,7 +199,11 @@ func (h *host) event(e *nic.Event, after string) {
 				return
 			}
 		}
-		w.fail("host %d, after %s: an asynchronous event of no queue pair", h.index, after)
+		if s := h.xrcs[e.QP.Num()]; s != nil && s.tgt == e.QP && s.expectsError() {
+			s.tgtDown = true
+			return
+		}
+		w.fail("host %d, after %s: an asynchronous event of no queue pair, or for no cause", h.index, after)
 	default:
 		w.fail("host %d, after %s: unexpected event %d", h.index, after, e.Type)
 	}
@@ -228,4 +241,5 @@ func (q *qpair) String() string {
 	return fmt.Sprintf("QP %06x of host %d", q.qp.Num(), q.h.index)
 }
 
-func gidOf(h *host, fam int) roce.GID { return roce.GIDFromAddr(h.addrs[fam]) }
+// gidOf is the entry i of the host's GID table.
+func gidOf(h *host, i int) roce.GID { return roce.GIDFromAddr(h.addrs[i]) }

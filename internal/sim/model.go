@@ -126,6 +126,7 @@ func (w *world) judge(x *work, s ring.Status) {
 	switch {
 	case x.allowed.has(s):
 	case s == ring.StatusRetryExcErr && q.mayLose():
+		w.checkGivesUp(q.end, x.String())
 		w.checkRetryTime(x)
 	case s == ring.StatusRNRRetryExcErr && q.lateRecv && q.attr.RNRRetry != 7 && x.consumes():
 	default:
@@ -154,14 +155,14 @@ func (q *qpair) mayLose() bool {
 		return false
 	}
 	p := q.peer
-	if q.outages() || p.progErr || p.reset || p.sendFault || p.down {
+	if w := q.h.w; w.cutOff(q.end) || q.outages() || p.progErr || p.reset || p.sendFault || p.down || p.late {
 		return true
 	}
-	if q.attr.RetryCnt < 6 && q.troubled() {
+	if q.attr.RetryCnt < 6 && (q.troubled() || q.end.flow.on) {
 		return true
 	}
 	// Where nothing is lost, the NAK of a peer that goes into error arrives.
-	return (p.errState || p.recvFault) && q.lossy()
+	return (p.errState || p.recvFault) && (q.lossy() || q.end.flow.on)
 }
 
 // succeed checks what the success of a work request promises: all of it is true now.
@@ -170,12 +171,14 @@ func (w *world) succeed(x *work) {
 		w.fail("%s succeeds, which it cannot", x)
 	}
 	x.success = true
+	if x.isHere() {
+		w.windowDone(x)
+		return
+	}
 	if x.q.unreliable() {
 		return
 	}
 	switch {
-	case x.isHere():
-		w.windowDone(x)
 	case x.isAtomic():
 		w.fetched(x)
 	case x.op == ring.OpRead:
@@ -243,6 +246,9 @@ func (w *world) completeReceive(r *work, e *ring.CQE) {
 		q.recvBlocked = false
 		number := q.number
 		w.after(w.nanos(0, 20_000), func() { w.postPlanned(q, number) })
+	}
+	if q.pool != nil && q.typ == nic.UC && w.sharedUnreliable(r, e) {
+		return
 	}
 	if q.recvErr && e.Status != ring.StatusWRFlushErr {
 		w.fail("%s completes with %q after an error of its queue: it should be flushed", r, e.Status)
@@ -318,7 +324,7 @@ func (w *world) checkReceiveFields(r, m *work, e *ring.CQE) {
 		w.fail("%s for %s completes with immediate %x instead of %x", r, m, e.Imm, imm)
 	case m.op == ring.OpSendInv && e.Imm != m.imm:
 		w.fail("%s for %s completes with key %x instead of %x", r, m, e.Imm, m.imm)
-	case e.PKeyIndex != r.q.attr.PKeyIndex:
+	case e.PKeyIndex != r.q.attr.PKeyIndex && !(r.q.end != nil && r.q.end.hasFormer && e.PKeyIndex == r.q.end.formerPKey):
 		w.fail("%s for %s completes with P_Key index %d", r, m, e.PKeyIndex)
 	case e.SrcQP != m.q.qp.Num():
 		w.fail("%s for %s completes with source QP %06x", r, m, e.SrcQP)

@@ -95,7 +95,7 @@ func (w *world) groupOf(a netip.Addr) *mgroup {
 func (h *host) putGroup(p *nic.TxPacket) {
 	w := h.w
 	g := w.groupOf(p.Path.Dst)
-	if g == nil || p.Path.Src != h.addrs[family(p.Path.Src)] || roce.BTH(p.Data).DestQP() != 0xffffff {
+	if g == nil || h.addrIndex(p.Path.Src) < 0 || roce.BTH(p.Data).DestQP() != 0xffffff {
 		w.fail("host %d sends from %v to the group %v, which nobody asked for", h.index, p.Path.Src, p.Path.Dst)
 	}
 	if p.Local != (len(g.on(h)) > 0) {
@@ -127,9 +127,12 @@ func (w *world) arriveGroup(h *host, p *packet, pkt *roce.Packet) {
 
 // groupHandle finds or makes the handle for a group.
 func (w *world) groupHandle(h *host, g *mgroup, family int) *nic.AH {
-	key := ahKey{group: g, family: family}
+	key := ahKey{group: g, index: family}
 	if a := h.ahs[key]; a != nil {
 		return a
+	}
+	if h.removed[family] {
+		return w.groupHandle(h, g, 1-family)
 	}
 	a, err := h.nic.CreateAH(h.pd, nic.AHAttr{DGID: roce.GIDFromAddr(g.addrs[family]), SGIDIndex: uint8(family), HopLimit: 64,
 		IsGlobal: true, Port: 1})

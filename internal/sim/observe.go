@@ -35,6 +35,7 @@ func (w *world) observeSend(h, to *host, p *nic.TxPacket) {
 	if q.qp.State() == nic.Reset || q.reset || !q.ready && pkt.Info.Request {
 		w.fail("%v sends %s in %v", q, pkt.Info.Name, q.qp.State())
 	}
+	w.checkSent(q.end, p, &pkt)
 	if pkt.BTH.DestQP() != q.peer.qp.Num() || to != q.peer.h {
 		w.fail("%v sends to QP %06x of host %d, not to its peer", q, pkt.BTH.DestQP(), to.index)
 	}
@@ -121,7 +122,7 @@ func (w *world) observeResponse(q *qpair, pkt *roce.Packet) {
 
 // observeArrival takes note of packets that oblige the NIC to something.
 func (w *world) observeArrival(h *host, p *packet) {
-	if p.forged {
+	if p.forged && !p.ghost {
 		return
 	}
 	var pkt roce.Packet
@@ -136,6 +137,9 @@ func (w *world) observeArrival(h *host, p *packet) {
 	if pkt.Info.Kind == roce.KindCNP {
 		return
 	}
+	if !w.mayTake(h, p, &pkt) || p.forged {
+		return
+	}
 	if q != nil && p.path.TOS&3 == 3 && q.congested.markedAt == 0 {
 		q.congested.markedAt = w.now
 	}
@@ -143,6 +147,7 @@ func (w *world) observeArrival(h *host, p *packet) {
 	case q == nil:
 	case q.typ == nic.RC && !pkt.Info.Request:
 		q.lastHeard = w.now
+		q.end.heard++
 		if pkt.Info.Kind != roce.KindAck {
 			q.rnrCount = 0 // a response may be progress, from which retries count anew
 		}
@@ -167,6 +172,24 @@ func (w *world) observeArrival(h *host, p *packet) {
 	}
 }
 
+// mayTake tells whether the packet comes by a path of its queue pair.
+func (w *world) mayTake(h *host, p *packet, pkt *roce.Packet) bool {
+	num := pkt.BTH.DestQP()
+	if s := h.xrcs[num]; s != nil {
+		e := s.flow.ends[0]
+		if num == s.tgt.Num() {
+			e = s.flow.ends[1]
+		}
+		taken := w.pathArrive(e, p, pkt)
+		if taken && !pkt.Info.Request {
+			e.heard++
+		}
+		return taken
+	}
+	q := h.byQPN[num]
+	return q == nil || q.gone || q.end == nil || w.pathArrive(q.end, p, pkt)
+}
+
 // expectDatagram decides what a datagram that arrives must lead to: a completion, unless the Q_Key
 // is wrong, or there is no receive, or it is too small. Of a shared queue nobody knows what there is.
 func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
@@ -180,6 +203,9 @@ func (w *world) expectDatagram(q *qpair, pkt *roce.Packet) {
 // checkDatagrams holds when a batch has been received.
 func (w *world) checkDatagrams(h *host) {
 	for _, q := range h.qps {
+		if q.typ == nic.UC && q.pool != nil {
+			w.checkSharedUnreliable(q)
+		}
 		if q.unreliable() && q.pool == nil && !q.errState && !q.deaf && q.nextRecv != q.expect {
 			w.fail("%v has completed %d messages where %d should have been", q, q.nextRecv, q.expect)
 		}

@@ -49,6 +49,9 @@ var plantedNames = map[string]nic.Planted{
 	"early-answer":           nic.PlantedEarlyAnswer,
 	"kept-reused":            nic.PlantedKeptReused,
 	"lonely-forever":         nic.PlantedLonely,
+	"never-armed":            nic.PlantedNeverArmed,
+	"migrate-deaf":           nic.PlantedMigrateDeaf,
+	"migrate-spent":          nic.PlantedMigrateSpent,
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

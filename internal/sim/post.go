@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"errors"
+
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 )
@@ -96,7 +98,7 @@ func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
 	if !x.reachable {
 		e.RemoteQKey ^= 1 << w.rng.IntN(31)
 	}
-	e.AHNum = w.addressHandle(q.h, x.dest.h, w.rng.IntN(2)).Num()
+	e.AHNum = w.addressHandle(q.h, x.dest.h, w.anyAddress()).Num()
 	if x.group != nil {
 		e.AHNum = w.groupHandle(q.h, x.group, w.rng.IntN(2)).Num()
 	}
@@ -110,19 +112,28 @@ func (w *world) addressDatagram(q *qpair, x *work, e *ring.SendWQE) {
 
 // alienHandle makes a handle of the other protection domain.
 func (w *world) alienHandle(h, to *host) uint32 {
-	a, err := h.nic.CreateAH(h.other, nic.AHAttr{DGID: gidOf(to, 0), HopLimit: 64, IsGlobal: true, Port: 1})
+	i := uint8(0)
+	if h.removed[i] {
+		i = 1
+	}
+	a, err := h.nic.CreateAH(h.other, route{i, i}.address(to))
 	w.must(err, "creating an address handle")
 	return a.Num()
 }
 
 // addressHandle finds or makes the handle for a host.
-func (w *world) addressHandle(h, to *host, family int) *nic.AH {
-	key := ahKey{to: to, family: family}
+func (w *world) addressHandle(h, to *host, index int) *nic.AH {
+	key := ahKey{to: to, index: index}
 	if a := h.ahs[key]; a != nil {
 		return a
 	}
-	a, err := h.nic.CreateAH(h.pd, nic.AHAttr{DGID: gidOf(to, family), SGIDIndex: uint8(family), HopLimit: 64,
-		IsGlobal: true, Port: 1})
+	if h.removed[index] { // another address has to do: at most one is gone
+		if _, err := h.nic.CreateAH(h.pd, route{uint8(index), uint8(index)}.address(to)); !errors.Is(err, nic.EINVAL) {
+			w.fail("host %d: an address handle from an address that is gone: %v", h.index, err)
+		}
+		return w.addressHandle(h, to, index^1)
+	}
+	a, err := h.nic.CreateAH(h.pd, route{uint8(index), uint8(index)}.address(to))
 	w.must(err, "creating an address handle")
 	h.ahs[key] = a
 	return a

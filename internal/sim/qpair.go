@@ -20,11 +20,12 @@ type qpair struct {
 	conn           *conn // RC
 	uc             unreliable
 	peer           *qpair
-	number         int   // connections made so far
-	gone           bool  // destroyed
-	ending         bool  // UD: it is going to be reset
-	deaf           bool  // a completion queue of it has overflowed
-	pool           *pool // its receives come from there
+	end            *pathEnd // RC and UC
+	number         int      // connections made so far
+	gone           bool     // destroyed
+	ending         bool     // UD: it is going to be reset
+	deaf           bool     // a completion queue of it has overflowed
+	pool           *pool    // its receives come from there
 	epoch
 }
 
@@ -57,6 +58,7 @@ type epoch struct {
 	hitByPeer bool // the peer posted something that this end must refuse
 	reset     bool // the program took it down without a flush
 	down      bool // recovery has begun
+	late      bool // it was in INIT for long, because its address did not exist
 	bomb      *work
 
 	bombAt               int // index of the send at which an error is intended, -1 for none

@@ -25,9 +25,11 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 			ops += fmt.Sprintf("%d %s, ", c.Posted[op], name)
 		}
 	}
-	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered, %d queue pairs moved", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.PostedXRC, c.PostedRecvs,
+	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered, %d dropped with a shared receive), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered, %d queue pairs moved", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.DroppedShared, c.PostedXRC, c.PostedRecvs,
 		c.SharedRecvs, c.Limits, c.Resizes, c.Reregistered, c.Moves)
 	line("connections", "%d, with %d intended errors", c.Connections, c.Intended)
+	line("paths", "%d silences, %d port changes, %d connections with alternate paths: %d times armed, %d migrations asked for, %d when retries were used up, %d impossible",
+		c.Silences, c.PortChanges, c.Migrating, c.Armed, c.Migrations, c.Failovers, c.PathErrors)
 	line("completions", "%d, of these %d errors and %d flushed; %d events", c.Completions, c.Errors, c.Flushed, c.Events)
 	line("recovery", "%d packets retransmitted, %d timeouts, %d early resends, %d sequence NAKs, %d RNR NAKs, %d duplicate requests",
 		c.Retransmitted, c.Timeouts, c.EarlyResends, c.SequenceNAKs, c.RNRNAKs, c.Duplicates)

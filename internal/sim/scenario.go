@@ -1,7 +1,7 @@
 package sim
 
 import (
-	"net/netip"
+	"errors"
 	"slices"
 
 	"rnic/internal/fault"
@@ -13,8 +13,8 @@ import (
 // conn is a reliable connection, made anew when it has broken.
 type conn struct {
 	a, b     *qpair
-	again    int // connections still to be made
-	family   int
+	flow     *flow
+	again    int  // connections still to be made
 	breaking bool // recovery has begun
 }
 
@@ -32,6 +32,7 @@ const (
 
 // build makes the hosts, links, objects and programs of the run.
 func (w *world) build() {
+	w.paths = w.chance(40)
 	for i := range pick(w, w.between(2, 4), w.between(2, 4), w.between(2, 8)) { // many take their time
 		w.addHost(i)
 	}
@@ -57,12 +58,25 @@ func (w *world) build() {
 	}
 	if w.chance(50) {
 		for range w.between(1, 2) {
-			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))])
+			w.addUnreliable(w.hosts[w.rng.IntN(len(w.hosts))], w.hosts[w.rng.IntN(len(w.hosts))], nil)
 		}
 	}
 	if w.chance(30) {
 		w.addXRC(w.hosts[w.rng.IntN(len(w.hosts))])
 	}
+	w.start()
+	if w.paths && w.chance(60) {
+		w.addPortChanges()
+	}
+	if w.chance(30) {
+		for range w.between(1, 40) {
+			w.after(w.nanos(10_000, 800_000), w.forge)
+		}
+	}
+}
+
+// start arms completion queues and starts the programs of what has been made.
+func (w *world) start() {
 	for _, h := range w.hosts {
 		for _, c := range h.cqs {
 			if w.chance(80) {
@@ -76,18 +90,12 @@ func (w *world) build() {
 	for _, q := range w.uds {
 		w.startDatagrams(q)
 	}
-	if w.chance(30) {
-		for range w.between(1, 40) {
-			w.after(w.nanos(10_000, 800_000), w.forge)
-		}
-	}
 }
 
 func (w *world) addHost(i int) {
 	h := &host{w: w, index: i, byQPN: make(map[uint32]*qpair), ahs: make(map[ahKey]*nic.AH), xrcs: make(map[uint32]*xrcSender),
 		mtu: pick(w, 4096, 4096, 1024, 2048)}
-	h.addrs = [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}),
-		netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: byte(1 + i)})}
+	h.addrs = addressesOf(i)
 	cfg := nic.Config{Seed: w.rng.Uint64(), MTU: uint32(h.mtu), Planted: w.cfg.Planted}
 	h.pkeys = pick(w, []uint16{0xffff, 0x8001}, []uint16{0x8001, 0xffff}, []uint16{0x8123, 0x8001, 0xffff})
 	cfg.PKeys = h.pkeys
@@ -190,6 +198,9 @@ func (w *world) addWires() {
 			x.spec = w.randomSpec()
 			x.marks = w.randomMarks()
 			x.inj = fault.New(x.spec)
+			if w.paths {
+				x.detour = w.nanos(0, 30_000)
+			}
 			from.wires = append(from.wires, x)
 		}
 	}
@@ -258,11 +269,16 @@ func (w *world) addConn(a, b *host) {
 }
 
 func (w *world) addConnOf(a, b *qpair) {
-	c := &conn{a: a, b: b, again: w.rng.IntN(3), family: w.rng.IntN(2)}
+	c := &conn{a: a, b: b, again: w.rng.IntN(3)}
 	for _, q := range []*qpair{c.a, c.b} {
 		q.conn = c
+		q.end = &pathEnd{h: q.h, qp: q.qp, q: q}
 	}
 	c.a.peer, c.b.peer = c.b, c.a
+	c.flow = w.newFlow(a.end, b.end)
+	c.flow.alive = func() bool {
+		return !c.breaking && a.ready && b.ready && !a.down && !b.down && !a.reset && !b.reset && !a.gone && !b.gone
+	}
 	w.conns = append(w.conns, c)
 }
 
@@ -316,8 +332,19 @@ func (w *world) connect(c *conn) {
 func (w *world) toRTR(q *qpair) {
 	attr := q.attr
 	attr.State = nic.RTR
-	w.modify(q, &attr, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN|
-		nic.AttrMaxDestRDAtomic|nic.AttrMinRNRTimer)
+	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
+	if w.withoutAddress(q, &attr, mask) {
+		q.late = true
+		number := q.number
+		w.after(w.nanos(100_000, 10_000_000), func() {
+			if q.number == number && q.qp.State() == nic.Init && !q.down {
+				w.toRTR(q)
+			}
+		})
+		return
+	}
+	mask |= q.end.early(w, &attr, nic.AttrAltPath)
+	w.modify(q, &attr, mask)
 	number := q.number
 	start := func() {
 		if q.number == number && !q.down && !q.progErr && !q.errState && !q.reset {
@@ -334,7 +361,9 @@ func (w *world) toRTR(q *qpair) {
 func (w *world) toRTS(q *qpair) {
 	attr := q.attr
 	attr.State = nic.RTS
-	w.modify(q, &attr, nic.AttrState|nic.AttrSQPSN|nic.AttrTimeout|nic.AttrRetryCnt|nic.AttrRNRRetry|nic.AttrMaxRDAtomic)
+	mask := nic.AttrState | nic.AttrSQPSN | nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic
+	mask |= q.end.early(w, &attr, nic.AttrAltPath|nic.AttrPathMigState)
+	w.modify(q, &attr, mask)
 	q.ready = true
 	number := q.number
 	w.after(w.nanos(0, 30_000), func() { w.step(q, number) })
@@ -349,8 +378,7 @@ func (w *world) negotiate(c *conn) {
 		q.attr = nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: uint8(code), DestQPN: q.peer.qp.Num(), SQPSN: w.randomPSN(),
 			MinRNRTimer: uint8(pick(w, w.between(1, 14), w.between(1, 14), w.between(0, 31))),
 			Timeout:     uint8(w.between(10, 14)), RetryCnt: 7, RNRRetry: 7,
-			AH: nic.AHAttr{DGID: gidOf(q.peer.h, c.family), SGIDIndex: uint8(c.family), HopLimit: 64,
-				IsGlobal: true, Port: 1, TrafficClass: uint8(w.rng.Uint32()) &^ 3}}
+			AH: nic.AHAttr{TrafficClass: uint8(w.rng.Uint32()) &^ 3}}
 		if w.chance(15) {
 			q.attr.AccessFlags &^= pick(w, nic.AccessRemoteWrite, nic.AccessRemoteRead, nic.AccessRemoteAtomic, nic.AccessFlushGlobal)
 		}
@@ -368,9 +396,26 @@ func (w *world) negotiate(c *conn) {
 		q.attr.MaxRDAtomic = uint8(pick(w, 1, 2, 4, 16))
 		q.peer.attr.MaxDestRDAtomic = q.attr.MaxRDAtomic + uint8(pick(w, 0, 0, 1, 8))
 	}
+	c.flow.begin(w, w.randomRoute(), [2]*nic.Attr{&a.attr, &b.attr})
+	for _, q := range []*qpair{a, b} {
+		class := q.attr.AH.TrafficClass
+		q.attr.AH = q.end.primary.address(q.peer.h)
+		q.attr.AH.TrafficClass = class
+	}
 }
 
 const noOffset = ^uint32(0)
+
+// withoutAddress tells whether the connection's own address does not exist at the moment: then it cannot be made.
+func (w *world) withoutAddress(q *qpair, a *nic.Attr, mask nic.AttrMask) bool {
+	r := q.end.primary
+	if q.h.removed[r.src] {
+		if err := q.h.nic.Modify(w.now, q.qp, a, mask); !errors.Is(err, nic.EINVAL) {
+			w.fail("%v is connected from an address that is gone: %v", q, err)
+		}
+	}
+	return q.h.removed[r.src] || q.peer.h == q.h && q.h.removed[r.dst]
+}
 
 // modify issues a command that may not be refused.
 func (w *world) modify(q *qpair, a *nic.Attr, mask nic.AttrMask) {
@@ -399,6 +444,6 @@ func (s seg) key() uint32 {
 
 // troubled tells whether packets between the two ends of q meet faults of any kind.
 func (q *qpair) troubled() bool {
-	there, back := &q.h.wires[q.peer.h.index].spec, &q.peer.h.wires[q.h.index].spec
-	return there.Active() || back.Active()
+	there, back := q.h.wires[q.peer.h.index], q.peer.h.wires[q.h.index]
+	return there.spec.Active() || back.spec.Active() || len(there.silences)+len(back.silences) > 0
 }

@@ -1,6 +1,7 @@
 // Package sim runs the NIC's core under a seeded simulator. One seed is one run: a few hosts with a
-// NIC each, random programs, links that lose, duplicate, reorder, delay and corrupt packets, and
-// virtual time. A model beside it knows what the programs asked for and checks every byte of
+// NIC each, random programs, links that lose, duplicate, reorder, delay and corrupt packets, paths that
+// fail, addresses and ports that go down (what the device tells its NIC of its interfaces, the simulator
+// tells), and virtual time. A model beside it knows what the programs asked for and checks every byte of
 // memory, every completion, every atomic and some rules of the wire. The same seed gives the same
 // packets, byte for byte, so that a failure is replayed by its seed alone.
 package sim
@@ -58,6 +59,7 @@ type world struct {
 	uds    []*qpair
 	groups []*mgroup
 	qkey   uint32 // of multicast groups
+	paths  bool   // paths fail, and connections may have another
 	ucs    []*qpair
 	xrcs   []*xrcGroup
 	works  []*work // by work request id, from workBase on
@@ -69,7 +71,10 @@ type world struct {
 }
 
 // Run makes one run.
-func Run(cfg Config) (res Result) {
+func Run(cfg Config) (res Result) { return run(cfg, (*world).build) }
+
+// run makes one run of what build has made.
+func run(cfg Config, build func(*world)) (res Result) {
 	w := &world{cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0x726e6963)), now: startNanos}
 	w.trace.out = cfg.Trace
 	res.Seed = cfg.Seed
@@ -86,7 +91,7 @@ func Run(cfg Config) (res Result) {
 			res.Violation = v
 		}
 	}()
-	w.build()
+	build(w)
 	for n := 0; w.events.len() > 0; n++ {
 		if n > maxEvents {
 			w.fail("liveness: %d events and no end; %s", n, w.outstanding())

@@ -3,18 +3,24 @@ package sim
 import (
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"rnic/internal/nic"
 )
 
-// Clean runs keep every promise: bytes, completions, atomics, and the rules of the wire.
-func TestCleanSeeds(t *testing.T) {
+// cleanSeeds are the runs that TestCleanSeeds and TestCoverage both look at.
+var cleanSeeds = sync.OnceValue(func() Summary {
 	seeds := uint64(400)
 	if raceEnabled {
 		seeds = 24
 	}
-	sum := RunMany(Options{Start: 1, Seeds: seeds})
+	return RunMany(Options{Start: 1, Seeds: seeds})
+})
+
+// Clean runs keep every promise: bytes, completions, atomics, and the rules of the wire.
+func TestCleanSeeds(t *testing.T) {
+	sum := cleanSeeds()
 	if f := sum.Failed; f != nil {
 		f.ReportFailure(os.Stderr, nic.PlantedNone)
 		t.Fatalf("seed %d: %v", f.Seed, f.Violation)
@@ -33,6 +39,9 @@ func TestCleanSeeds(t *testing.T) {
 		{"intended errors", c.Intended}, {"error completions", c.Errors}, {"flush completions", c.Flushed},
 		{"shared receives", c.SharedRecvs}, {"limit events of shared receive queues", c.Limits}, {"resized queues", c.Resizes},
 		{"reregistered regions", c.Reregistered}, {"queue pairs moved to other units", c.Moves}, {"connections that repeat selectively", c.Selective},
+		{"ends of connections that were armed", c.Armed}, {"migrations that were asked for", c.Migrations}, {"migrations for want of retries", c.Failovers},
+		{"migrations that were impossible", c.PathErrors}, {"addresses that went down", c.PortChanges},
+		{"messages dropped with a shared receive", c.DroppedShared}, {"messages of XRC through memory windows", c.XRCWindows},
 		{"completion events", c.Events}} {
 		if x.n == 0 {
 			t.Errorf("%d runs saw no %s: nothing of it was tested", c.Runs, x.what)

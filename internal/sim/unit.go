@@ -237,11 +237,10 @@ func (u *unit) take(batch []*packet, rx []nic.RxPacket) (taken int) {
 		// The unit stops at a packet that invalidates, unless it is alone: none behind it has arrived yet.
 		taken = 0
 		for i := range rx {
-			u.met(batch[i : i+1])
 			if u.nic.Receive(w.now, rx[i:i+1]) == 0 {
-				batch[i].seen = true
 				break
 			}
+			u.met(batch[i : i+1])
 			taken++
 		}
 	}
@@ -257,10 +256,6 @@ func (u *unit) take(batch []*packet, rx []nic.RxPacket) (taken int) {
 func (u *unit) met(batch []*packet) {
 	h, w := u.h, u.h.w
 	for _, p := range batch {
-		if p.seen {
-			p.seen = false
-			continue
-		}
 		w.notePacket(h, "receives", p.data)
 		w.meetAll(h, p)
 		w.observeArrival(h, p)

@@ -27,6 +27,7 @@ type unreliable struct {
 	// As the responder.
 	expected  roce.PSN
 	receiving *work // the message under way, nil: what comes is dropped until the next first
+	shared    sharedMessages
 }
 
 // ucPacket is one packet of a message.
@@ -38,12 +39,14 @@ type ucPacket struct {
 func (x *work) ucPackets() int { return max(1, (x.n+x.q.mtu-1)/x.q.mtu) }
 
 // addUnreliable makes an unreliable connection between two hosts, and starts its programs.
-func (w *world) addUnreliable(a, b *host) {
-	p, q := w.addQP(a, nic.UC, nil), w.addQP(b, nic.UC, nil)
+func (w *world) addUnreliable(a, b *host, shared *pool) {
+	p, q := w.addQP(a, nic.UC, nil), w.addQP(b, nic.UC, shared)
 	if p.sendCQ.small || p.recvCQ.small || q.sendCQ.small || q.recvCQ.small {
 		return // an overflow ends a queue pair in the middle of a batch: the model of RC is about that
 	}
 	p.peer, q.peer = q, p
+	p.end, q.end = &pathEnd{h: a, qp: p.qp, q: p}, &pathEnd{h: b, qp: q.qp, q: q}
+	w.newFlow(p.end, q.end).alive = func() bool { return p.ready && q.ready && !p.down && !q.down }
 	w.negotiateUnreliable(p, q)
 	for _, x := range []*qpair{p, q} {
 		w.ucs = append(w.ucs, x)
@@ -59,17 +62,18 @@ func (q *qpair) plan() {
 }
 
 func (w *world) negotiateUnreliable(p, q *qpair) {
-	fam, partition := w.rng.IntN(2), w.rng.IntN(2)
+	partition := w.rng.IntN(2)
 	code := w.between(1, int(roce.MTUCode(min(p.h.mtu, q.h.mtu))))
 	for _, x := range []*qpair{p, q} {
 		x.mtu = roce.MTUBytes(uint8(code))
 		x.attr = nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: uint8(code), DestQPN: x.peer.qp.Num(), SQPSN: w.randomPSN(),
-			PKeyIndex: x.h.partition(partition),
-			AH:        nic.AHAttr{DGID: gidOf(x.peer.h, fam), SGIDIndex: uint8(fam), HopLimit: 64, IsGlobal: true, Port: 1}}
+			PKeyIndex: x.h.partition(partition)}
 		if w.chance(10) {
 			x.attr.AccessFlags &^= nic.AccessRemoteWrite
 		}
 	}
+	p.end.flow.begin(w, w.randomRoute(), [2]*nic.Attr{&p.attr, &q.attr})
+	p.attr.AH, q.attr.AH = p.end.primary.address(q.h), q.end.primary.address(p.h)
 	p.attr.RQPSN, q.attr.RQPSN = q.attr.SQPSN, p.attr.SQPSN
 	for _, x := range []*qpair{p, q} {
 		if w.chance(10) {
@@ -85,24 +89,36 @@ func (w *world) connectUnreliable(q *qpair) {
 	a.State = nic.Init
 	w.modify(q, &a, nic.AttrState|nic.AttrPKeyIndex|nic.AttrPort|nic.AttrAccessFlags)
 	q.left = w.between(0, 40)
-	if q.left > 0 && w.chance(40) {
+	if w.addWindows(q); q.left > 0 && len(q.windows) == 0 && w.chance(40) { // what an error leaves of a bind is not known
 		q.bombAt = w.rng.IntN(q.left)
 	}
 	w.receiveUnreliable(q, w.between(0, 60))
 	ready := w.nanos(0, 50_000)
-	w.after(ready, func() {
-		a.State = nic.RTR
-		w.modify(q, &a, nic.AttrState|nic.AttrAV|nic.AttrPathMTU|nic.AttrDestQPN|nic.AttrRQPSN)
-	})
-	w.after(ready+w.nanos(0, 50_000), func() {
+	w.after(ready, func() { w.hearUnreliable(q, a) })
+}
+
+// hearUnreliable takes a queue pair to RTR and, in a while, to RTS, once its address exists.
+func (w *world) hearUnreliable(q *qpair, a nic.Attr) {
+	a.State = nic.RTR
+	mask := nic.AttrState | nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN
+	if w.withoutAddress(q, &a, mask) {
+		w.after(w.nanos(100_000, 10_000_000), func() { w.hearUnreliable(q, a) })
+		return
+	}
+	mask |= q.end.early(w, &a, nic.AttrAltPath)
+	w.modify(q, &a, mask)
+	w.after(w.nanos(0, 50_000), func() {
 		a.State = nic.RTS
-		w.modify(q, &a, nic.AttrState|nic.AttrSQPSN)
+		mask := nic.AttrState | nic.AttrSQPSN
+		mask |= q.end.early(w, &a, nic.AttrAltPath|nic.AttrPathMigState)
+		w.modify(q, &a, mask)
 		q.ready = true
 		w.maybe(15, q, func() {
 			if q.qp.State() == nic.RTS {
 				w.modify(q, &nic.Attr{State: nic.SQD, EnSQDAsyncNotify: 1}, nic.AttrState|nic.AttrEnSQDAsyncNotify)
 			}
 		})
+		w.maybe(6, q, func() { w.resetUnreliable(q) })
 		w.maybe(15, q, func() {
 			q.progErr = true
 			w.modify(q, &nic.Attr{State: nic.Err}, nic.AttrState)
@@ -114,7 +130,7 @@ func (w *world) connectUnreliable(q *qpair) {
 
 // receiveUnreliable posts receives from time to time: enough or not, large enough or not.
 func (w *world) receiveUnreliable(q *qpair, left int) {
-	if q.down {
+	if q.down || q.pool != nil {
 		return
 	}
 	for n := w.between(0, 12); n > 0 && left > 0 && q.rq.Free() > 0; n-- {
@@ -131,9 +147,15 @@ func (w *world) receiveUnreliable(q *qpair, left int) {
 }
 
 func (w *world) newUnreliable(q *qpair) *work {
+	if x := w.windowWork(q); x != nil {
+		return x
+	}
 	x := w.newWork(q, false)
 	x.op = pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpWrite, ring.OpWrite, ring.OpWriteImm)
 	x.n = w.size(q.mtu)
+	if p := q.peer.pool; p != nil && w.chance(80) {
+		x.n = min(x.n, p.size)
+	}
 	x.imm = w.rng.Uint32()
 	x.signalled = q.sigAll || w.chance(60)
 	x.solicited = w.chance(40) && x.consumes()
@@ -147,7 +169,7 @@ func (w *world) newUnreliable(q *qpair) *work {
 		}
 		w.target(x, s)
 		if w.chance(6) && x.n > 0 {
-			x.rkey ^= 1 << w.rng.IntN(32) // no error of anybody's: the message is dropped (9.9.3)
+			x.rkey ^= 1 << w.between(8, 31) // no error of anybody's: the message is dropped (9.9.3)
 			x.refused = true
 		}
 		x.refused = x.refused || x.n > 0 && !permits(q.peer.attr.AccessFlags, x.op)
@@ -188,8 +210,8 @@ func (w *world) sendUnreliable(q *qpair, pkt *roce.Packet) {
 		if u.sending != nil && u.next < u.sending.ucPackets() && !u.sending.done {
 			w.fail("%v sends %s in the middle of %s", q, name, u.sending)
 		}
-		for u.count < len(q.sends) && (q.sends[u.count].done && !q.sends[u.count].success || q.sends[u.count].mustFail) {
-			u.count++ // failed, or flushed
+		for u.count < len(q.sends) && (q.sends[u.count].done && !q.sends[u.count].success || q.sends[u.count].mustFail || q.sends[u.count].isHere()) {
+			u.count++ // failed, or flushed, or not for the peer
 		}
 		if u.count == len(q.sends) {
 			w.fail("%v sends %s, for which there is no work request", q, name)
@@ -232,6 +254,10 @@ func (w *world) arriveUnreliable(q *qpair, pkt *roce.Packet) {
 	u, x := &q.uc, p.x
 	inOrder := psn == u.expected
 	u.expected = psn.Add(1)
+	if q.pool != nil {
+		w.arriveShared(q, p, inOrder)
+		return
+	}
 	if p.i == 0 {
 		u.receiving = x
 		if x.refused || x.consumes() && !x.isWrite() && q.expect >= len(q.recvs) {
@@ -240,7 +266,8 @@ func (w *world) arriveUnreliable(q *qpair, pkt *roce.Packet) {
 	} else if !inOrder {
 		u.receiving = nil
 	}
-	if u.receiving == nil {
+	if u.receiving == nil || x.windowGone() {
+		u.receiving = nil
 		return
 	}
 	from := p.i * q.mtu
@@ -314,7 +341,7 @@ func (w *world) reviveSends(q *qpair) {
 // finishUnreliable checks at the end of the run that what succeeded was sent, and that what was sent could arrive.
 func (w *world) finishUnreliable(q *qpair) {
 	for i, x := range q.sends {
-		if x.success && (i >= q.uc.count || !x.seen) {
+		if x.success && !x.isHere() && (i >= q.uc.count || !x.seen) {
 			w.fail("%s is complete and was never sent", x)
 		}
 		if x.delivered > 1+q.peer.h.duplicated {

@@ -11,15 +11,16 @@ import (
 // A window is a memory window of one end of a connection. Its program binds it to a range of its memory and
 // tells the peer, which moves data through it; then one of the two invalidates it, and it is bound again.
 type window struct {
-	q     *qpair
-	mw    *nic.MW
-	typ   nic.MWType
-	key   uint32
-	bound *region // what the NIC has it bound to; nil: nothing
-	now   *region // the same, as long as the peer may use it
-	busy  bool    // a bind or an invalidation is under way
-	works []*work // that go through now
-	dead  []uint32
+	q      *qpair
+	mw     *nic.MW
+	typ    nic.MWType
+	key    uint32
+	bound  *region    // what the NIC has it bound to; nil: nothing
+	now    *region    // the same, as long as the peer may use it
+	busy   bool       // a bind or an invalidation is under way
+	works  []*work    // that go through now
+	remote []*xrcSend // likewise, of XRC
+	dead   []uint32
 }
 
 // addWindows gives the program at q some windows for a new connection.
@@ -89,7 +90,7 @@ func (w *world) windowWork(q *qpair) *work {
 	case v.now != nil && w.chance(60):
 		v.now = nil // the peer is told to stop
 		return nil
-	case v.now != nil || slices.ContainsFunc(v.works, func(x *work) bool { return !x.success }):
+	case v.now != nil || !v.idle() || slices.ContainsFunc(v.works, func(x *work) bool { return !x.success }):
 		return nil
 	case v.typ == nic.MWType1:
 		return w.bindWork(v)
@@ -133,7 +134,7 @@ func (w *world) bindWork(v *window) *work {
 // windowDone takes note of a bind or an invalidation that has succeeded.
 func (w *world) windowDone(x *work) {
 	v := x.win
-	v.busy, v.works = false, nil
+	v.busy, v.works, v.remote = false, nil, nil
 	v.dead = append(v.dead, v.key) // of a window that is bound it becomes another
 	if x.op == ring.OpBindMW {
 		v.key = v.key&^0xff | x.bind.RKey&0xff

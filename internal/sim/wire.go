@@ -3,6 +3,7 @@ package sim
 import (
 	"hash/crc32"
 	"math/bits"
+	"slices"
 	"time"
 
 	"rnic/internal/fault"
@@ -14,9 +15,9 @@ type packet struct {
 	path   roce.Path
 	data   []byte
 	forged bool
+	ghost  bool   // and from the peer, to all appearances
 	local  bool   // from the same host
 	echo   bool   // a multicast packet that comes back to its sender
-	seen   bool   // the NIC has put it off
 	faults uint16 // 1<<kind for every fault that it met
 }
 
@@ -29,7 +30,9 @@ type wire struct {
 	spec     fault.Spec
 	marks    float64 // of packets that are ECN capable: marked
 	inj      *fault.Injector
-	last     int64 // arrival of the latest packet that kept its place
+	detour   int64                        // more latency, on routes with an address of the second network
+	last     [hostAddrs * hostAddrs]int64 // arrival of the latest packet of a route that kept its place
+	silences []silence
 	held     []held
 	outages  []outage
 }
@@ -47,12 +50,12 @@ type outage struct{ from, to int64 }
 const heldNanos = 300_000
 
 func (x *wire) lossy() bool {
-	return x.spec.Drop > 0 || x.spec.Corrupt > 0 || len(x.outages) > 0
+	return x.spec.Drop > 0 || x.spec.Corrupt > 0 || len(x.outages) > 0 || len(x.silences) > 0
 }
 
 // delayBound is more than any packet spends on the wire.
 func (x *wire) delayBound() int64 {
-	return x.latency + x.jitter + int64(x.spec.DelayMax) + heldNanos + 200_000
+	return x.latency + x.detour + x.jitter + int64(x.spec.DelayMax) + heldNanos + 200_000
 }
 
 func (x *wire) out() bool {
@@ -71,8 +74,9 @@ func (x *wire) send(path *roce.Path, data []byte) {
 	w.count.PacketBytes += uint64(len(data))
 	w.mix(uint64(w.now), uint64(x.from.index)<<32|uint64(crc32.Checksum(data[:len(data)-roce.ICRCSize], castagnoli)), uint64(len(data)))
 	d := x.inj.Decide(data)
+	r, single := x.routeOf(path)
 	switch {
-	case x.out():
+	case x.out(), single && x.silent(r):
 		w.count.Outage++
 		w.meet(x.to, path, data, FaultOutage)
 		w.notePacket(x.from, "lost in an outage", data)
@@ -118,9 +122,14 @@ func (x *wire) deliver(path *roce.Path, data []byte, d *fault.Decision) {
 		w.after(heldNanos, func() { x.release(p) })
 		return
 	}
+	r, _ := x.routeOf(path)
 	at := w.now + x.latency + w.nanos(0, x.jitter)
-	at = max(at, x.last)
-	x.last = at
+	if r.src > 1 || r.dst > 1 {
+		at += x.detour
+	}
+	last := &x.last[r.src*hostAddrs+r.dst]
+	at = max(at, *last)
+	*last = at
 	if d.DelayNanos > 0 {
 		w.count.Delayed++
 		p.faults |= 1 << FaultLate
@@ -141,7 +150,7 @@ func (x *wire) letHeldPass() {
 			keep = append(keep, h)
 			continue
 		}
-		x.arriveAt(max(x.w.now+x.latency, x.last), h.p)
+		x.arriveAt(max(x.w.now+x.latency, slices.Max(x.last[:])), h.p)
 	}
 	clear(x.held[len(keep):])
 	x.held = keep
@@ -212,7 +221,7 @@ func (w *world) packet(path *roce.Path, data []byte) *packet {
 	} else {
 		p = &packet{data: make([]byte, 0, roce.MaxPacketSize)}
 	}
-	p.path, p.forged, p.local, p.echo, p.faults = *path, false, false, false, 0
+	p.path, p.forged, p.ghost, p.local, p.echo, p.faults = *path, false, false, false, false, 0
 	p.data = append(p.data[:0], data...)
 	return p
 }

@@ -33,6 +33,7 @@ type xrcQueue struct {
 type xrcRecv struct {
 	at   seg
 	done bool
+	hole bool // its first byte is not in memory
 }
 
 // xrcSender is a connection: an initiator, and the target at the group's host.
@@ -40,6 +41,7 @@ type xrcSender struct {
 	g       *xrcGroup
 	h       *host
 	qp, tgt *nic.QP
+	flow    *flow
 	sq, cv  *ring.Queue
 	attr    nic.Attr
 	mtu     int
@@ -48,6 +50,10 @@ type xrcSender struct {
 	psns    int
 	left    int
 	failed  bool
+	reset   bool          // the program has reset the initiator: nothing completes any more
+	bombAt  int           // index of the send at which an error is intended, -1 for none
+	tgtDown bool          // the target takes nothing any more
+	late    bool          // an end was in INIT for long, because its address did not exist
 	coming  [2][]*xrcSend // by queue: those whose receives have not completed, in order
 	last    [2]int        // by queue: the receive that was used last
 }
@@ -64,11 +70,20 @@ type xrcSend struct {
 	imm       uint32
 	psn, psns int
 	received  bool
+	over      bool // complete, in whatever way
+
+	held     bool // posted in SQD
+	seen     bool // its first packet was
+	key, srq uint32
+	mustFail bool
+	allowed  statusSet
 }
 
-func (m *xrcSend) atomic() bool   { return m.op == ring.OpFetchAdd || m.op == ring.OpCompareSwap }
-func (m *xrcSend) consumes() bool { return m.op != ring.OpWrite && m.op != ring.OpRead && !m.atomic() }
-func (m *xrcSend) writes() bool   { return m.op == ring.OpWrite || m.op == ring.OpWriteImm }
+func (m *xrcSend) atomic() bool { return m.op == ring.OpFetchAdd || m.op == ring.OpCompareSwap }
+func (m *xrcSend) consumes() bool {
+	return m.op != ring.OpWrite && m.op != ring.OpRead && !m.atomic() && m.srq == m.to.srq.Num()
+}
+func (m *xrcSend) writes() bool { return m.op == ring.OpWrite || m.op == ring.OpWriteImm }
 
 // xrcRecvBytes is the size of every receive.
 const xrcRecvBytes = 5000
@@ -111,7 +126,10 @@ func (w *world) xrcCQ(h *host) (*nic.CQ, *ring.Queue) {
 }
 
 func (w *world) addXRCSender(g *xrcGroup, d *nic.XRCD, h *host) {
-	s := &xrcSender{g: g, h: h, left: w.between(1, 20), last: [2]int{-1, -1}}
+	s := &xrcSender{g: g, h: h, left: w.between(1, 20), last: [2]int{-1, -1}, bombAt: -1}
+	if w.chance(20) {
+		s.bombAt = w.rng.IntN(s.left)
+	}
 	asked := nic.Cap{MaxSendWR: uint32(w.between(1, 32)), MaxSendSGE: 1}
 	_, sqg, _, err := h.nic.QueueShapes(asked)
 	w.must(err, "shaping a queue pair")
@@ -124,37 +142,72 @@ func (w *world) addXRCSender(g *xrcGroup, d *nic.XRCD, h *host) {
 	s.tgt, err = g.h.anyUnit().CreateQP(nic.QPInit{Type: nic.XRCTGT, XRCD: d})
 	w.must(err, "creating an XRC target")
 	g.senders = append(g.senders, s)
+	s.flow = w.newFlow(&pathEnd{h: h, qp: s.qp}, &pathEnd{h: g.h, qp: s.tgt})
+	s.flow.alive = func() bool { return !s.failed }
 	h.xrcs[s.qp.Num()], g.h.xrcs[s.tgt.Num()] = s, s
 	w.after(w.nanos(0, 50_000), func() { w.connectXRC(s) })
 }
 
 func (w *world) connectXRC(s *xrcSender) {
-	code, fam := uint8(w.between(1, int(roce.MTUCode(min(s.h.mtu, s.g.h.mtu))))), w.rng.IntN(2)
+	r := w.randomRoute()
+	if s.h.removed[r.src] || s.g.h.removed[r.dst] {
+		w.after(w.nanos(100_000, 10_000_000), func() { w.connectXRC(s) })
+		return
+	}
+	code := uint8(w.between(1, int(roce.MTUCode(min(s.h.mtu, s.g.h.mtu)))))
 	s.mtu = roce.MTUBytes(code)
 	psn, back := w.randomPSN(), w.randomPSN()
-	for _, e := range []struct {
+	var attrs [2]nic.Attr
+	var masks [2][3]nic.AttrMask
+	for i, e := range []struct {
 		at, to     *host
 		qp, peer   *nic.QP
 		own, other uint32
+		by         route
 		rtr, rts   nic.AttrMask
 	}{
-		{s.g.h, s.h, s.tgt, s.qp, back, psn, nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer, nic.AttrTimeout},
-		{s.h, s.g.h, s.qp, s.tgt, psn, back, 0, nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic},
+		{s.g.h, s.h, s.tgt, s.qp, back, psn, r.back(), nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer, nic.AttrTimeout},
+		{s.h, s.g.h, s.qp, s.tgt, psn, back, r, 0, nic.AttrTimeout | nic.AttrRetryCnt | nic.AttrRNRRetry | nic.AttrMaxRDAtomic},
 	} {
 		a := nic.Attr{Port: 1, AccessFlags: allAccess, PathMTU: code, DestQPN: e.peer.Num(), SQPSN: e.own, RQPSN: e.other,
 			MinRNRTimer: uint8(w.between(1, 14)), Timeout: uint8(w.between(10, 14)), RetryCnt: 7, RNRRetry: 7, MaxRDAtomic: 4, MaxDestRDAtomic: 4,
 			PKeyIndex: e.at.partition(0),
-			AH:        nic.AHAttr{DGID: gidOf(e.to, fam), SGIDIndex: uint8(fam), HopLimit: 64, IsGlobal: true, Port: 1}}
-		for _, step := range []struct {
-			to   nic.State
-			mask nic.AttrMask
-		}{{nic.Init, nic.AttrPKeyIndex | nic.AttrPort | nic.AttrAccessFlags},
-			{nic.RTR, nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | e.rtr}, {nic.RTS, nic.AttrSQPSN | e.rts}} {
-			a.State = step.to
-			w.must(e.at.nic.Modify(w.now, e.qp, &a, nic.AttrState|step.mask), "connecting XRC")
-		}
-		s.attr = a
+			AH:        e.by.address(e.to)}
+		s.attr, attrs[1-i], masks[1-i] = a, a, [3]nic.AttrMask{nic.AttrPKeyIndex | nic.AttrPort | nic.AttrAccessFlags,
+			nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN | e.rtr, nic.AttrSQPSN | e.rts}
 	}
+	s.flow.begin(w, r, [2]*nic.Attr{&attrs[0], &attrs[1]})
+	for i, e := range s.flow.ends { // what comes too early is lost, and costs a retry
+		w.stepXRCState(s, e, attrs[i], masks[i], nic.Init)
+	}
+}
+
+// stepXRCState takes an end to a state, and soon to the next. The initiator's program starts in RTS.
+func (w *world) stepXRCState(s *xrcSender, e *pathEnd, a nic.Attr, masks [3]nic.AttrMask, to nic.State) {
+	if s.failed || s.tgtDown {
+		return
+	}
+	delay := int64(0)
+	if to == nic.RTR && e.h.removed[e.primary.src] { // it has gone since
+		delay, s.late = w.nanos(100_000, 10_000_000), true
+	} else {
+		a.State = to
+		w.must(e.h.nic.Modify(w.now, e.qp, &a, nic.AttrState|masks[to-nic.Init]), "connecting XRC")
+		e.h.look("connecting XRC")
+		if to++; e.qp == s.tgt && w.chance(30) {
+			delay = w.nanos(0, 200_000)
+		}
+	}
+	if to <= nic.RTS {
+		w.after(delay, func() { w.stepXRCState(s, e, a, masks, to) })
+	} else if e.qp == s.qp {
+		w.startXRC(s)
+	}
+}
+
+// startXRC starts the program of a connection.
+func (w *world) startXRC(s *xrcSender) {
+	w.troubleXRC(s)
 	w.stepXRC(s)
 }
 
@@ -169,6 +222,10 @@ func (w *world) receiveXRC(g *xrcGroup) {
 			x.rq.StoreRecv(x.rq.Position(), &e)
 			w.must(x.rq.Publish(), "posting a receive")
 			x.recvs = append(x.recvs, &xrcRecv{at: at})
+			if w.chance(1) {
+				x.recvs[len(x.recvs)-1].hole = true
+				w.hole(seg{at.r, at.off, 1})
+			}
 		}
 	}
 	w.after(w.nanos(1000, 500_000), func() {
@@ -204,7 +261,7 @@ func (w *world) stepXRC(s *xrcSender) {
 
 func (w *world) postXRC(s *xrcSender) bool {
 	i := w.rng.IntN(2)
-	m := &xrcSend{to: s.g.queues[i], index: i, imm: w.rng.Uint32(), psn: s.psns,
+	m := &xrcSend{to: s.g.queues[i], index: i, imm: w.rng.Uint32(), psn: s.psns, held: s.qp.State() == nic.SQD,
 		op: pick(w, ring.OpSend, ring.OpSend, ring.OpSendImm, ring.OpWrite, ring.OpWriteImm, ring.OpRead, ring.OpFetchAdd, ring.OpCompareSwap)}
 	m.n = min(w.size(s.mtu), xrcRecvBytes)
 	align := 1
@@ -212,10 +269,21 @@ func (w *world) postXRC(s *xrcSender) bool {
 		i, align = 0, 8
 		m.to, m.index, m.n = s.g.queues[0], 0, 8
 	}
+	m.key, m.srq = m.to.lkey, m.to.srq.Num()
+	bomb := s.bombAt == len(s.sends)
+	if bomb {
+		w.chooseXRCBomb(m)
+	}
 	m.psns = max(1, (m.n+s.mtu-1)/s.mtu)
 	var ok1, ok2 bool
 	m.local, ok1 = w.take(s.h.mem.regions[regionPlain], m.n, 1)
-	m.remote, ok2 = w.take(m.to.r, m.n, align)
+	if r := w.windowForXRC(s, m); r != nil && !bomb {
+		m.remote, ok2 = w.take(r, m.n, align)
+		m.key = m.remote.key()
+		r.win.remote = append(r.win.remote, m)
+	} else {
+		m.remote, ok2 = w.take(m.to.r, m.n, align)
+	}
 	if !ok1 || !ok2 {
 		return false
 	}
@@ -228,7 +296,7 @@ func (w *world) postXRC(s *xrcSender) bool {
 	}
 	m.data = collect(s.h.mem.space.Mem, []seg{m.local})
 	e := ring.SendWQE{WRID: uint64(len(s.sends)), Opcode: m.op, Flags: ring.SendSignaled, Imm: m.imm, NumSGE: 1,
-		RemoteAddr: m.remote.addr(), RKey: m.to.lkey, RemoteSRQ: m.to.srq.Num()}
+		RemoteAddr: m.remote.addr(), RKey: m.key, RemoteSRQ: m.srq}
 	if m.op == ring.OpRead || m.atomic() {
 		m.data = collect(s.g.h.mem.space.Mem, []seg{m.remote})
 	}
@@ -264,6 +332,11 @@ func (w *world) fillXRCAtomic(m *xrcSend, e *ring.SendWQE) {
 // observeXRC checks a packet of an initiator or a target.
 func (w *world) observeXRC(s *xrcSender, p *nic.TxPacket, pkt *roce.Packet) {
 	initiator := p.QPN == s.qp.Num()
+	if initiator {
+		w.checkSent(s.flow.ends[0], p, pkt)
+	} else {
+		w.checkSent(s.flow.ends[1], p, pkt)
+	}
 	if pkt.Info.Transport != roce.TransportXRC || pkt.Info.Request != initiator {
 		w.fail("XRC QP %06x sends %s", p.QPN, pkt.Info.Name)
 	}
@@ -273,8 +346,11 @@ func (w *world) observeXRC(s *xrcSender, p *nic.TxPacket, pkt *roce.Packet) {
 	off := int(roce.Diff(pkt.BTH.PSN(), roce.PSN(s.attr.SQPSN)))
 	for _, m := range s.sends {
 		if off >= m.psn && off < m.psn+m.psns {
-			if pkt.XRCETH().SRQ() != m.to.srq.Num() {
-				w.fail("XRC QP %06x sends %s for queue %06x instead of %06x", p.QPN, pkt.Info.Name, pkt.XRCETH().SRQ(), m.to.srq.Num())
+			if pkt.XRCETH().SRQ() != m.srq {
+				w.fail("XRC QP %06x sends %s for queue %06x instead of %06x", p.QPN, pkt.Info.Name, pkt.XRCETH().SRQ(), m.srq)
+			}
+			if m.seen = true; m.held && s.qp.State() == nic.SQD {
+				w.fail("XRC QP %06x begins %s in SQD", p.QPN, OpNames[m.op]) // 10.3.1.5
 			}
 			return
 		}
@@ -310,8 +386,8 @@ func (w *world) receivedXRC(g *xrcGroup, x *xrcQueue, i int, e *ring.CQE) {
 	}
 	r := x.recvs[e.WRID]
 	r.done = true
-	if e.Status != ring.StatusSuccess {
-		w.fail("a receive of an XRC queue fails with %q", e.Status)
+	if w.receiveFailedXRC(s, r, i, e) {
+		return
 	}
 	if int(e.WRID) <= s.last[i] || len(s.coming[i]) == 0 {
 		w.fail("receive %x of an XRC queue completes behind %x, %d are to come", e.WRID, s.last[i], len(s.coming[i]))
@@ -346,18 +422,18 @@ func (w *world) sentXRC(s *xrcSender, e *ring.CQE) {
 		w.fail("send %d of an XRC initiator completes, %d is next", e.WRID, s.done)
 	}
 	m := s.sends[s.done]
+	m.over = true
 	s.done++
 	there := s.h.wires[s.g.h.index]
 	back := s.g.h.wires[s.h.index]
 	switch {
 	case s.failed && e.Status == ring.StatusWRFlushErr:
-	case e.Status == ring.StatusRetryExcErr && (len(there.outages) > 0 || len(back.outages) > 0):
-		s.failed = true
-		w.after(flushNanos, func() {
-			w.must(s.qp.Destroy(), "destroying an XRC initiator")
-			w.must(s.tgt.Destroy(), "destroying an XRC target")
-		})
-	case e.Status != ring.StatusSuccess || s.failed:
+	case !s.failed && w.mayFailXRC(s, m, e.Status):
+		w.breakXRC(s)
+	case e.Status == ring.StatusRetryExcErr && (w.cutOff(s.flow.ends[0]) || len(there.outages) > 0 || len(back.outages) > 0):
+		w.checkGivesUp(s.flow.ends[0], OpNames[m.op])
+		w.breakXRC(s)
+	case e.Status != ring.StatusSuccess || s.failed || m.mustFail:
 		w.fail("a %s over XRC completes with %q", OpNames[m.op], e.Status)
 	case m.op == ring.OpRead:
 		w.landedXRC(s.h.mem, m.local, m)
@@ -375,7 +451,7 @@ func (w *world) sentXRC(s *xrcSender, e *ring.CQE) {
 // finishXRC checks the end: everything has completed, and what a broken connection left is old or its own.
 func (w *world) finishXRC(g *xrcGroup) {
 	for _, s := range g.senders {
-		if s.done < len(s.sends) {
+		if s.done < len(s.sends) && !s.reset {
 			w.fail("liveness: send %d of an XRC initiator never completes, in %v", s.done, s.qp.State())
 		}
 		if !s.failed {
