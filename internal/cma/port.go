@@ -2,6 +2,7 @@ package cma
 
 import (
 	"context"
+	crand "crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -53,7 +54,9 @@ type ahKey struct {
 // open makes the management queue pair and starts its goroutines.
 func (m *Manager) open(dev *device.Device) (p *port, err error) {
 	p = &port{m: m, dev: dev, ahs: map[ahKey]*verbs.AH{}, kick: make(chan struct{}, 1)}
-	p.cm = ibcm.New(ibcm.Config{Seed: uint64(time.Now().UnixNano()), NodeGUID: dev.NodeGUID()})
+	cfg := ibcm.Config{NodeGUID: dev.NodeGUID()}
+	_, _ = crand.Read(cfg.Seed[:]) // cannot fail
+	p.cm = ibcm.New(cfg)
 	p.ctx = verbs.Wrap(dev).Open()
 	defer func() {
 		if err != nil {
