@@ -29,6 +29,7 @@ type Conn struct {
 	endTID            uint64 // of the DREQ that is to be answered
 	listener          *Listener
 	owner             any
+	active            bool // this side has sent the REQ
 	orphan            bool // its owner has closed it: no more events
 	told              bool // its end has been told
 	lapsed            bool // it ended before it was made: remembered for the peer's repetitions alone

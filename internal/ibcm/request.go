@@ -15,7 +15,7 @@ func (c *CM) Connect(now int64, to Address, r *Request, owner any) (*Conn, error
 	}
 	q.Primary.AckTimeout = q.AckTimeout
 	k := c.newConn(to)
-	k.owner, k.own, k.tid = owner, q.Connection, c.random()
+	k.active, k.owner, k.own, k.tid = true, owner, q.Connection, c.random()
 	k.setTimes(q.RespTimeout, q.MaxCMRetry, q.AckTimeout)
 	d, m := k.message(kindREQ, k.tid)
 	m.encodeREQ(k.localID, c.cfg.NodeGUID, &q)
@@ -132,7 +132,9 @@ func (k *Conn) again(m mad) {
 		k.repeat(k.asMRA)
 	case RepSent:
 		k.out.again(c)
-	case Timewait, DreqSent:
+	case DreqSent:
+		k.repeat(k.asREJ)
+	case Timewait:
 		if k.asREJ != nil {
 			k.repeat(k.asREJ)
 			return
@@ -160,6 +162,10 @@ func (k *Conn) Accept(now int64, r *Reply) error {
 }
 
 func (k *Conn) receiveREP(m mad) {
+	if !k.active {
+		k.cm.stats.Unknown++
+		return
+	}
 	switch k.state {
 	case ReqSent:
 	case RepReceived:
