@@ -358,7 +358,7 @@ func TestUnknown(t *testing.T) {
 	if a.State() != Timewait {
 		t.Errorf("state %v", a.State())
 	}
-	n, a, b = asked(t)
+	n, a, _ = asked(t)
 	a.Close(n.now)
 	n.pass(millisecond)
 	n.hosts[1].wants(t, EventRequest, EventRejected)
