@@ -40,7 +40,6 @@ const (
 	PlantedStaleID              // messages are taken whatever their address, the sender's id and the queue pair
 	PlantedNoTimewait           // ids are forgotten at once
 	PlantedRequestTwice         // a REQ that comes again makes another connection
-	PlantedDREPOnce             // a DREP that was lost is not repeated
 )
 
 // Lengths of what users may add to messages, in bytes (vol. 1, 12.6).

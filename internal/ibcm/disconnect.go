@@ -53,9 +53,6 @@ func (k *Conn) receiveDREQ(m mad) {
 		k.endTID = m.tid()
 	case Timewait: // the DREP was lost, or there was never one
 		k.cm.stats.Duplicates++
-		if k.cm.cfg.Planted == PlantedDREPOnce {
-			return
-		}
 		if k.asDREP == nil {
 			d, _ := k.message(kindDREP, m.tid())
 			k.asDREP = copyOf(d)

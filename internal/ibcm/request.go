@@ -97,7 +97,7 @@ func (c *CM) receiveREQ(from Address, m mad) {
 	k.remoteID, k.tid, k.listener = id, m.tid(), l
 	k.peer, k.guid, k.hasPeer = r.Connection, r.RemoteGUID, true
 	k.setTimes(r.RespTimeout, r.MaxCMRetry, r.AckTimeout)
-	k.memory = max(k.wait, min(2*duration(m.remoteTimeout()), 2*maxWait))
+	k.memory = max(k.wait, min(3*duration(m.remoteTimeout()), 2*maxWait))
 	l.pending[k] = struct{}{}
 	c.npend++
 	c.remote[key] = k
@@ -135,6 +135,9 @@ func (k *Conn) again(m mad) {
 	case DreqSent:
 		k.repeat(k.asREJ)
 	case Timewait:
+		if k.lapsed { // the peer has not heard yet, and will ask again
+			c.set(&k.timewait, c.now+k.memory)
+		}
 		if k.asREJ != nil {
 			k.repeat(k.asREJ)
 			return
