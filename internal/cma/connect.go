@@ -187,7 +187,7 @@ func (p *port) event(e *ibcm.Event) {
 	} else if e.Lookup != nil {
 		i, _ = e.Lookup.Owner().(*ID)
 	}
-	if i == nil || i.state == stateDestroyed {
+	if i == nil || i.state == stateDestroyed || e.Conn != i.conn || e.Lookup != i.lookup {
 		return
 	}
 	switch e.Type {
@@ -241,15 +241,19 @@ func (i *ID) peerParam(private []byte) ConnParam {
 }
 
 // accepted makes the id of a request for a listener; nil if nobody wants it.
-func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid uint64) (*ID, []byte) {
+func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid uint64, datagrams bool) (*ID, []byte) {
 	srv, _ := l.Owner().(*serviceListener)
 	h, ok := ibcm.DecodeIPHeader(private, sid)
 	if srv == nil || !ok {
 		return nil, nil
 	}
-	// The addresses of the header are the sender's word; packets go by those of the datagram.
+	// The addresses of the header are the sender's word; packets go by those of the datagram. Another one's must not reach who listens at an
+	// address that is not for it.
+	if h.Dst.Addr() != addrOf(addr.Local) || h.Src.Addr() != addrOf(addr.Remote) {
+		return nil, nil
+	}
 	lis := srv.find(h.Dst.Addr())
-	if lis == nil || lis.pending >= lis.backlog {
+	if lis == nil || lis.pending >= lis.backlog || lis.datagrams() != datagrams {
 		return nil, nil
 	}
 	g := p.gidIndex(addr.Local)
@@ -260,19 +264,20 @@ func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid
 		src: netip.AddrPortFrom(addrOf(addr.Local), h.Dst.Port()), dst: netip.AddrPortFrom(addrOf(addr.Remote), h.Src.Port()),
 		ackTimeout: defaultAckTimeout, tos: lis.tos, hopLimit: 64, psn: newPSN()}
 	lis.pending++
+	p.m.ids[i] = struct{}{}
 	return i, private[requestHead:]
 }
 
 func (p *port) requested(e *ibcm.Event) {
 	r := e.Request
-	i, private := p.accepted(e.Listener, e.Address, r.Private, r.ServiceID)
+	i, private := p.accepted(e.Listener, e.Address, r.Private, r.ServiceID, false)
 	now := p.m.now()
 	if i == nil {
 		_ = e.Conn.Reject(now, ibcm.RejConsumer, nil, nil)
 		return
 	}
 	if mine := mtuCode(p.dev.MTU()); r.PathMTU > mine && !p.own(e.Address.Remote) {
-		i.answered()
+		i.destroy()
 		_ = e.Conn.Reject(now, ibcm.RejInvalidMTU, []byte{mine}, nil)
 		return
 	}
@@ -294,7 +299,7 @@ func (p *port) requested(e *ibcm.Event) {
 func (p *port) own(g roce.GID) bool { return p.gidIndex(g) >= 0 }
 
 func (p *port) lookedUp(e *ibcm.Event) {
-	i, private := p.accepted(e.Listener, e.Address, e.Private, e.ServiceID)
+	i, private := p.accepted(e.Listener, e.Address, e.Private, e.ServiceID, true)
 	if i == nil {
 		_ = e.Lookup.Reply(p.m.now(), ibcm.LookupReject, 0, 0, nil, nil)
 		return

@@ -44,6 +44,8 @@ type ID struct {
 	holds service // the port that it has taken
 	port  *port   // nil while it is of no NIC in particular
 	gid   int     // index of src there
+	lost  bool    // src is no address of the NIC any more, and the owner knows
+	gone  bool    // the NIC is, and the owner knows
 
 	conn    *ibcm.Conn
 	lookup  *ibcm.Lookup
@@ -81,7 +83,10 @@ func (m *Manager) NewID(space PortSpace, typ nic.QPType, sink Sink) (*ID, error)
 	default:
 		return nil, refuse(syscall.EPROTONOSUPPORT, "create id", "port space %#x", uint16(space))
 	}
-	return &ID{m: m, space: space, typ: typ, sink: sink, ackTimeout: defaultAckTimeout, psn: newPSN()}, nil
+	i := &ID{m: m, space: space, typ: typ, sink: sink, ackTimeout: defaultAckTimeout, psn: newPSN()}
+	defer i.lock()()
+	m.ids[i] = struct{}{}
+	return i, nil
 }
 
 // newPSN is the first packet sequence number of an id's queue pair: drawn early, since owners move their queue pairs to RTS before they accept.
@@ -325,6 +330,7 @@ func (i *ID) destroy() {
 		i.members[0].leave()
 	}
 	i.m.releasePort(i)
+	delete(i.m.ids, i)
 	if i.port != nil {
 		i.port.work()
 	}

@@ -21,6 +21,7 @@ type Manager struct {
 	ports     []*port
 	bound     map[service][]*ID
 	closed    bool
+	ids       map[*ID]struct{} // that are not destroyed
 	listeners map[uint64]*serviceListener
 }
 
@@ -38,7 +39,7 @@ type serviceListener struct {
 
 // New makes the connection manager of NICs, which stay the caller's.
 func New(devs ...*device.Device) (*Manager, error) {
-	m := &Manager{start: time.Now(), bound: map[service][]*ID{}, listeners: map[uint64]*serviceListener{}}
+	m := &Manager{start: time.Now(), bound: map[service][]*ID{}, ids: map[*ID]struct{}{}, listeners: map[uint64]*serviceListener{}}
 	for _, d := range devs {
 		p, err := m.open(d)
 		if err != nil {
@@ -46,6 +47,9 @@ func New(devs ...*device.Device) (*Manager, error) {
 			return nil, err
 		}
 		m.ports = append(m.ports, p)
+	}
+	for _, p := range m.ports {
+		p.noHook = p.dev.OnPortChange(p.changed)
 	}
 	return m, nil
 }

@@ -2,6 +2,7 @@ package cma
 
 import (
 	"context"
+	crand "crypto/rand"
 	"fmt"
 	"sync"
 	"time"
@@ -41,8 +42,11 @@ type port struct {
 	ahs    map[ahKey]*verbs.AH
 
 	stop context.CancelFunc
-	kick chan struct{} // the next timer may have changed
+	kick chan struct{} // the next timer is earlier than wake
+	wake int64         // when the timers are looked at next
 	done sync.WaitGroup
+
+	noHook func()
 }
 
 type ahKey struct {
@@ -53,7 +57,9 @@ type ahKey struct {
 // open makes the management queue pair and starts its goroutines.
 func (m *Manager) open(dev *device.Device) (p *port, err error) {
 	p = &port{m: m, dev: dev, ahs: map[ahKey]*verbs.AH{}, kick: make(chan struct{}, 1)}
-	p.cm = ibcm.New(ibcm.Config{Seed: uint64(time.Now().UnixNano()), NodeGUID: dev.NodeGUID()})
+	cfg := ibcm.Config{NodeGUID: dev.NodeGUID()}
+	_, _ = crand.Read(cfg.Seed[:]) // cannot fail
+	p.cm = ibcm.New(cfg)
 	p.ctx = verbs.Wrap(dev).Open()
 	defer func() {
 		if err != nil {
@@ -106,6 +112,9 @@ func (m *Manager) open(dev *device.Device) (p *port, err error) {
 }
 
 func (p *port) close() {
+	if p.noHook != nil {
+		p.noHook()
+	}
 	p.stop()
 	p.done.Wait()
 	p.ctx.Close()
@@ -156,13 +165,14 @@ func (p *port) timers(ctx context.Context) {
 	for {
 		p.m.mu.Lock()
 		p.cm.Expire(p.m.now())
-		p.work()
-		wait := time.Hour
+		p.pump()
+		now := p.m.now()
+		p.wake = now + int64(time.Hour)
 		if at, ok := p.cm.Next(); ok {
-			wait = time.Duration(max(at-p.m.now(), 0))
+			p.wake = max(at, now)
 		}
+		t.Reset(time.Duration(p.wake - now))
 		p.m.mu.Unlock()
-		t.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -172,8 +182,20 @@ func (p *port) timers(ctx context.Context) {
 	}
 }
 
-// work deals with what the protocol has come up with: events first, which may lead to more datagrams. The manager is held.
+// work deals with what the protocol has come up with, and has its next timer looked at. The manager is held.
 func (p *port) work() {
+	p.pump()
+	if at, ok := p.cm.Next(); !ok || at >= p.wake {
+		return
+	}
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// pump takes events first, which may lead to more datagrams. The manager is held.
+func (p *port) pump() {
 	for {
 		events := p.cm.Events()
 		if len(events) == 0 {
@@ -188,9 +210,32 @@ func (p *port) work() {
 		p.queued = p.queued[:maxQueued]
 	}
 	p.flush()
-	select {
-	case p.kick <- struct{}{}:
-	default:
+}
+
+// changed tells ids that their address is no longer one of the NIC's, or that the NIC is being closed.
+func (p *port) changed() {
+	p.m.mu.Lock()
+	defer p.m.mu.Unlock()
+	for i := range p.m.ids {
+		if i.port != p {
+			continue
+		}
+		if p.dev.Removed() {
+			if !i.gone {
+				i.gone = true
+				i.emit(Event{Type: DeviceRemoval})
+			}
+			continue
+		}
+		g := p.gidIndex(ibcm.GIDOf(i.src.Addr()))
+		if lost := g < 0; lost != i.lost {
+			if i.lost = lost; lost {
+				i.emit(Event{Type: AddrChange})
+			}
+		}
+		if g >= 0 {
+			i.gid = g
+		}
 	}
 }
 

@@ -62,6 +62,8 @@ type Device struct {
 	state  atomic.Pointer[portState]
 	hookMu sync.Mutex // held while hooks are called
 	hooks  []*func()
+	// removed: the device is being closed.
+	removed atomic.Bool
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
@@ -114,6 +116,8 @@ func (d *Device) Close() error {
 	}
 	d.mu.Unlock()
 	d.watch.stop()
+	d.removed.Store(true)
+	d.callHooks()
 	for _, c := range open {
 		c.Close()
 	}

@@ -186,11 +186,7 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 		}
 	})
 	d.state.Store(now)
-	d.hookMu.Lock()
-	for _, f := range d.hooks {
-		(*f)()
-	}
-	d.hookMu.Unlock()
+	d.callHooks()
 	d.engine.Do(func(*nic.NIC, int64) { d.announce(events) })
 }
 
@@ -213,8 +209,19 @@ func (d *Device) announce(events []nic.EventType) {
 // only where there is no other.
 func (d *Device) PortActive() bool { return d.state.Load().active }
 
-// OnPortChange makes the device call f now, and after each change of the port's state or GID table before
-// its events. The function returned ends that, and waits for a call that is under way. f must not close the device.
+// Removed tells whether the device is being closed.
+func (d *Device) Removed() bool { return d.removed.Load() }
+
+func (d *Device) callHooks() {
+	d.hookMu.Lock()
+	defer d.hookMu.Unlock()
+	for _, f := range d.hooks {
+		(*f)()
+	}
+}
+
+// OnPortChange makes the device call f now, after each change of the port's state or GID table before
+// its events, and once when the device is being closed (Removed), before its contexts are. The function returned ends that, and waits for a call that is under way. f must not close the device.
 func (d *Device) OnPortChange(f func()) (cancel func()) {
 	d.hookMu.Lock()
 	defer d.hookMu.Unlock()

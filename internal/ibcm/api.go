@@ -22,12 +22,25 @@ type Datagram struct {
 
 // Config is what a CM is made with. Zero fields mean the defaults in brackets.
 type Config struct {
-	Seed     uint64  // of communication and transaction ids
-	NodeGUID [8]byte // of the device, in REQ and REP
+	Seed     [32]byte // of communication and transaction ids
+	NodeGUID [8]byte  // of the device, in REQ and REP
 
 	// MaxConns bounds what the wire can cause: requests that nobody has answered yet, of all listeners together [65536].
 	MaxConns int
+
+	Planted Planted // tests only
 }
+
+// Planted is a fault planted into the CM, to show that the simulator catches it. Tests only.
+type Planted uint8
+
+const (
+	PlantedNone         Planted = iota
+	PlantedRTUOnce              // an RTU that was lost is not repeated
+	PlantedStaleID              // messages are taken whatever their address, the sender's id and the queue pair
+	PlantedNoTimewait           // ids are forgotten at once
+	PlantedRequestTwice         // a REQ that comes again makes another connection
+)
 
 // Lengths of what users may add to messages, in bytes (vol. 1, 12.6).
 const (
@@ -91,6 +104,8 @@ const (
 	TransportRC  Transport = 0
 	TransportUC  Transport = 1
 	TransportXRC Transport = 3 // extended: with the transport type extension 1
+
+	transportUnknown Transport = 0xff
 )
 
 // Reply is a REP (12.6.8).
@@ -123,7 +138,7 @@ const (
 	RejConsumer         Reason = 28
 )
 
-// EventType says what happened.
+// EventType says what happened. Of EventRejected, EventUnreachable, EventDisconnect and EventDisconnected a connection has one at most: its end.
 type EventType uint8
 
 const (
@@ -133,11 +148,10 @@ const (
 	EventEstablished                       // passive: data came before the RTU (Conn.Established)
 	EventRejected                          // REJ: Reason, Info, Private
 	EventMoreTime                          // MRA: the peer needs longer
-	EventDisconnect                        // DREQ: answer with DisconnectReply
+	EventDisconnect                        // DREQ: answer with DisconnectReply, if the state is DreqReceived; or the peer does not know the connection any more
 	EventDisconnected                      // DREP, or the DREQ was never answered (Err)
-	EventTimewaitEnd                       // the queue pair may be used again
+	EventTimewaitEnd                       // the queue pair of a connection that was made may be used again
 	EventUnreachable                       // no answer to REQ or REP after all repetitions
-	EventAlternate                         // LAP, which has been answered with an APR
 	EventLookup                            // passive: a SIDR_REQ for a listener
 	EventLookupReply                       // active: SIDR_REP
 	EventLookupFailed                      // no answer to a SIDR_REQ

@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"rnic/internal/roce"
 )
@@ -38,10 +39,10 @@ const (
 // CM is one communication manager.
 type CM struct {
 	cfg    Config
-	rng    uint64
+	rng    *rand.ChaCha8
 	now    int64
 	conns  map[uint32]*Conn      // by local id
-	remote map[remoteKey]*Conn   // by the peer's id
+	remote map[remoteKey]*Conn   // those that peers have asked for, by the peer's id
 	qps    map[qpKey]*Conn       // by the peer's queue pair: a new REQ of it makes the old connection stale (12.9.8.3.1)
 	look   map[uint32]*Lookup    // own lookups, by request id
 	asked  map[remoteKey]*Lookup // those of peers that wait for an answer
@@ -50,7 +51,8 @@ type CM struct {
 	sends  []Datagram
 	events []Event
 	stats  Stats
-	npend  int
+	npend  int // requests and lookups that wait for an answer
+	lapsed int // those that are remembered
 }
 
 type remoteKey struct {
@@ -58,7 +60,9 @@ type remoteKey struct {
 	gid roce.GID
 }
 
+// qpKey has the address too: a peer's word alone must not touch another's connection.
 type qpKey struct {
+	gid  roce.GID
 	guid [8]byte
 	qpn  uint32
 }
@@ -68,18 +72,12 @@ func New(cfg Config) *CM {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = defaultMaxConns
 	}
-	return &CM{cfg: cfg, rng: cfg.Seed, conns: map[uint32]*Conn{}, remote: map[remoteKey]*Conn{}, qps: map[qpKey]*Conn{},
+	return &CM{cfg: cfg, rng: rand.NewChaCha8(cfg.Seed), conns: map[uint32]*Conn{}, remote: map[remoteKey]*Conn{}, qps: map[qpKey]*Conn{},
 		look: map[uint32]*Lookup{}, asked: map[remoteKey]*Lookup{}, listen: map[uint64]*Listener{}}
 }
 
-// random is splitmix64.
-func (c *CM) random() uint64 {
-	c.rng += 0x9e3779b97f4a7c15
-	z := c.rng
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
-}
+// random is of a cipher: who sees the ids of its own connections learns nothing of those of others.
+func (c *CM) random() uint64 { return c.rng.Uint64() }
 
 func (c *CM) newID() uint32 {
 	for {
@@ -182,15 +180,22 @@ func (c *CM) Receive(now int64, from Address, b []byte) {
 // receiveFor takes a message of a connection: found by our id in it, and from the connection's peer.
 func (c *CM) receiveFor(from Address, m mad, k kind) {
 	conn := c.conns[m.remoteID()]
-	if conn == nil && k == kindREJ && m.remoteID() == 0 {
-		// A REQ that the peer could not even read carries no id of ours in its rejection: found by the peer's.
+	if conn == nil && k == kindREJ && m.remoteID() == 0 && m.localID() != 0 {
+		// Who gives up a REQ before it has heard of an answer knows no id of ours (12.6.7.2, reason 4).
 		conn = c.remote[remoteKey{m.localID(), from.Remote}]
 	}
 	if conn == nil {
 		c.receiveUnknown(from, m, k)
 		return
 	}
-	if conn.to.Remote != from.Remote || conn.remoteID != 0 && m.localID() != 0 && m.localID() != conn.remoteID {
+	known := m.localID() == conn.remoteID && conn.remoteID != 0
+	switch {
+	case conn.remoteID == 0 && m.localID() != 0: // the first answer to a REQ says it
+		known = k == kindREP || k == kindREJ || k == kindMRA
+	case m.localID() == 0: // a REQ that the peer makes no connection of
+		known = k == kindREJ
+	}
+	if (conn.to != from || !known) && c.cfg.Planted != PlantedStaleID {
 		c.stats.Foreign++
 		return
 	}
@@ -225,6 +230,10 @@ func (c *CM) receiveUnknown(from Address, m mad, k kind) {
 	case kindDREQ:
 		_, r := c.message(from, kindDREP, m.tid())
 		r.ids(m.remoteID(), m.localID())
+	case kindLAP:
+		_, r := c.message(from, kindAPR, m.tid())
+		r.ids(m.remoteID(), m.localID())
+		r.body()[aprStatusAt] = aprUnknownID
 	}
 }
 
@@ -296,37 +305,34 @@ func duration(code uint8) int64 {
 	return max(int64(4096)<<min(code, 27), 1_000_000)
 }
 
-// resend repeats one message until it is answered, or has been repeated often enough.
+// resend repeats one message until it is answered, or has not been for as long as its repetitions at the specified times would take.
 type resend struct {
-	timer   timer
-	message Datagram
-	kind    kind
-	step    int64 // until the next
-	full    int64 // the specified time between repetitions
-	left    int   // of those
-	give    func()
+	timer    timer
+	message  Datagram
+	kind     kind
+	step     int64 // until the next
+	full     int64 // the specified time between repetitions
+	deadline int64
+	give     func()
 }
 
 // start sends a message and repeats it. give is called when there was no answer.
 func (r *resend) start(c *CM, d *Datagram, k kind, timeout int64, retries int, give func()) {
-	c.unset(&r.timer)
-	r.message, r.kind, r.full, r.left, r.give = *d, k, timeout, retries, give
+	r.message, r.kind, r.full, r.give = *d, k, timeout, give
 	r.step = min(firstResend, timeout)
+	r.deadline = c.now + timeout*int64(retries+1)
 	r.timer.fire = func() { r.due(c) }
 	c.set(&r.timer, c.now+r.step)
 }
 
 func (r *resend) due(c *CM) {
-	if r.step >= r.full {
-		if r.left == 0 {
-			r.give()
-			return
-		}
-		r.left--
+	if c.now >= r.deadline {
+		r.give()
+		return
 	}
 	r.step = min(2*r.step, r.full)
 	r.again(c)
-	c.set(&r.timer, c.now+r.step)
+	c.set(&r.timer, min(c.now+r.step, r.deadline))
 }
 
 // again sends the message once more.
@@ -338,6 +344,7 @@ func (r *resend) again(c *CM) {
 // wait lets the peer take longer: no repetition before then.
 func (r *resend) wait(c *CM, time int64) {
 	r.step = r.full
+	r.deadline += time + r.full
 	c.set(&r.timer, c.now+time+r.full)
 }
 

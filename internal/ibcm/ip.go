@@ -61,7 +61,7 @@ func DecodeIPHeader(b []byte, serviceID uint64) (h IPHeader, ok bool) {
 	}
 	h.Src = netip.AddrPortFrom(addr(b[4:20]), be.Uint16(b[2:]))
 	h.Dst = netip.AddrPortFrom(addr(b[20:36]), uint16(serviceID))
-	return h, true
+	return h, !h.Src.Addr().Is4In6() && !h.Dst.Addr().Is4In6() // those are of IP version 4
 }
 
 // GIDOf is the GID of an IP address: IPv4 is mapped (A17.4).

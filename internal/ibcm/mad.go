@@ -70,8 +70,12 @@ func (m mad) header(k kind, tid uint64) {
 	be.PutUint16(m[offAttr:], uint16(k))
 }
 
-func (m mad) tid() uint64  { return be.Uint64(m[offTID:]) }
-func (m mad) body() []byte { return m[headerSize:] }
+func (m mad) tid() uint64     { return be.Uint64(m[offTID:]) }
+func (m mad) setTID(t uint64) { be.PutUint64(m[offTID:], t) }
+func (m mad) body() []byte    { return m[headerSize:] }
+
+// remoteTimeout is how long who gets a REQ may take for its answer, and so the time between the sender's repetitions.
+func (m mad) remoteTimeout() uint8 { return m.body()[43] >> 3 }
 
 // The two ids that begin the body of all but SIDR messages: the sender's and the receiver's. A REQ has only the first.
 func (m mad) localID() uint32  { return be.Uint32(m[headerSize:]) }
@@ -164,6 +168,9 @@ func (m mad) decodeREQ() *Request {
 	copy(r.RemoteGUID[:], b[16:24])
 	r.AckTimeout = r.Primary.AckTimeout
 	r.Transport = Transport(b[43] >> 1 & 3)
+	if r.Transport == TransportXRC && b[51]&7 != 1 {
+		r.Transport = transportUnknown
+	}
 	r.Connection = Connection{QPN: get24(b[32:]), QKey: be.Uint32(b[28:]), StartingPSN: get24(b[44:]), ResponderResources: b[35],
 		InitiatorDepth: b[39], FlowControl: b[43]&1 != 0, RNRRetry: b[50] & 7, SRQ: b[51]&8 != 0}
 	return r
@@ -222,7 +229,11 @@ func (m mad) encodeMRA(a about, timeout uint8, private []byte) {
 	copy(b[mraPrivateAt:mraPrivateAt+MraPrivate], private)
 }
 
-// apr is the status of an APR: alternate paths are not taken by message (12.8.3).
-const aprUnsupported = 2
+// The status of an APR (12.8.2): alternate paths are not taken by message.
+const (
+	aprStatusAt    = 9
+	aprUnknownID   = 1
+	aprUnsupported = 2
+)
 
 func clone(b []byte) []byte { return append([]byte(nil), b...) }

@@ -51,7 +51,7 @@ func (c *CM) receiveLookupReply(from Address, m mad) {
 	case l == nil:
 		c.stats.Unknown++
 		return
-	case l.to.Remote != from.Remote:
+	case l.to != from:
 		c.stats.Foreign++
 		return
 	}
@@ -69,9 +69,14 @@ func (c *CM) receiveLookupReply(from Address, m mad) {
 func (c *CM) receiveLookup(from Address, m mad) {
 	b := m.body()
 	key := remoteKey{be.Uint32(b), from.Remote}
+	if key.id == 0 {
+		c.stats.Malformed++
+		return
+	}
 	if old := c.asked[key]; old != nil {
 		c.stats.Duplicates++
 		if old.asReply != nil {
+			mad(old.asReply.MAD[:]).setTID(m.tid())
 			c.sends = append(c.sends, *old.asReply)
 			c.stats.Repeated[kindSIDRREP-kindREQ]++
 		}
@@ -120,10 +125,14 @@ func (l *Lookup) Reply(now int64, status LookupStatus, qpn, qkey uint32, info, p
 	}
 	l.asReply = copyOf(l.send(status, qpn, qkey, info, private))
 	l.answered()
+	if c.lapsed >= maxLapse {
+		delete(c.asked, remoteKey{l.id, l.to.Remote})
+		return nil
+	}
+	c.lapsed++
 	l.expiry.fire = func() {
-		if key := (remoteKey{l.id, l.to.Remote}); c.asked[key] == l {
-			delete(c.asked, key)
-		}
+		c.lapsed--
+		delete(c.asked, remoteKey{l.id, l.to.Remote})
 	}
 	c.set(&l.expiry, c.now+lookupMemory)
 	return nil

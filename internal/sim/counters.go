@@ -34,6 +34,8 @@ type Counters struct {
 	Migrations  uint64 // that a program, a peer or a port asked for
 	Failovers   uint64 // when retries were used up
 	PathErrors  uint64 // migrations that were impossible
+	// Communication managers: connections asked for, made, datagrams, and forged ones.
+	CMConnections, CMMade, CMDatagrams, CMForged uint64
 	// Completions polled.
 	Completions, Errors, Flushed uint64
 	Events                       uint64 // completion events
@@ -58,6 +60,10 @@ func (c *Counters) Add(o *Counters) {
 	c.Packets += o.Packets
 	c.PacketBytes += o.PacketBytes
 	c.Dropped += o.Dropped
+	c.CMConnections += o.CMConnections
+	c.CMMade += o.CMMade
+	c.CMDatagrams += o.CMDatagrams
+	c.CMForged += o.CMForged
 	c.Outage += o.Outage
 	c.Duplicated += o.Duplicated
 	c.Reordered += o.Reordered

@@ -122,6 +122,7 @@ func (w *world) resolveReceive(r *work) {
 
 // finish checks everything at the end of the run.
 func (w *world) finish() {
+	w.finishCM()
 	for _, c := range w.conns {
 		for _, q := range []*qpair{c.a, c.b} {
 			if q.number > 0 && !q.gone && q.qp.State() != nic.Reset {

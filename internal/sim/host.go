@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"rnic/internal/ibcm"
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -35,6 +36,9 @@ type host struct {
 
 	down, removed [hostAddrs]bool // addresses from which nothing leaves, and those that do not exist at the moment
 	told          [hostAddrs]bool // what the NIC knows of down
+
+	cm     *ibcm.CM // nil: none in this run
+	cmWake int64    // when its timers are looked at next
 
 	units      []*unit
 	lonely     bool     // it is scheduled that the units are driven together
@@ -170,6 +174,9 @@ func (h *host) event(e *nic.Event, after string) {
 	case nic.EventCQErr:
 		w.overflowed(h, e.CQ)
 	case nic.EventCommEst:
+		if q := h.byQPN[e.QP.Num()]; q != nil && w.cm != nil {
+			w.heardFirst(q)
+		}
 	case nic.EventQPLastWQE:
 		w.lastWQE(h, e.QP)
 	case nic.EventPathMig:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"rnic/internal/ibcm"
 	"rnic/internal/nic"
 )
 
@@ -52,6 +53,10 @@ var plantedNames = map[string]nic.Planted{
 	"never-armed":            nic.PlantedNeverArmed,
 	"migrate-deaf":           nic.PlantedMigrateDeaf,
 	"migrate-spent":          nic.PlantedMigrateSpent,
+	"cm-rtu-once":            cmFirst + nic.Planted(ibcm.PlantedRTUOnce),
+	"cm-stale-id":            cmFirst + nic.Planted(ibcm.PlantedStaleID),
+	"cm-no-timewait":         cmFirst + nic.Planted(ibcm.PlantedNoTimewait),
+	"cm-request-twice":       cmFirst + nic.Planted(ibcm.PlantedRequestTwice),
 }
 
 // PlantedNames are the names that PlantedByName knows, sorted.

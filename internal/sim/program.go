@@ -91,6 +91,7 @@ func (w *world) breakDown(c *conn) {
 // tearDown moves both ends to ERR and waits until nothing of the connection is under way any more:
 // a packet of it could meet the next one (the TimeWait of 12.9.8).
 func (w *world) tearDown(c *conn) {
+	w.endCM(c)
 	quiet := flushNanos
 	for _, q := range []*qpair{c.a, c.b} {
 		q.down = true

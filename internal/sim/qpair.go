@@ -58,6 +58,7 @@ type epoch struct {
 	hitByPeer bool // the peer posted something that this end must refuse
 	reset     bool // the program took it down without a flush
 	down      bool // recovery has begun
+	held      bool // it does not talk before the communication manager says so
 	late      bool // it was in INIT for long, because its address did not exist
 	bomb      *work
 

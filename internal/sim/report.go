@@ -28,6 +28,8 @@ func (s *Summary) Report(out io.Writer, wall time.Duration) {
 	line("operations", "%s%d datagrams (%d copies for members of groups), %d of unreliable connections (%d delivered, %d dropped with a shared receive), %d over XRC, %d receives, %d shared ones (%d limit events), %d queues resized, %d regions reregistered, %d queue pairs moved", ops, c.PostedUD, c.MulticastCopies, c.PostedUC, c.DeliveredUC, c.DroppedShared, c.PostedXRC, c.PostedRecvs,
 		c.SharedRecvs, c.Limits, c.Resizes, c.Reregistered, c.Moves)
 	line("connections", "%d, with %d intended errors", c.Connections, c.Intended)
+	line("managers", "%d connections asked for by communication managers, %d of them made for good, %d datagrams, %d forged ones",
+		c.CMConnections, c.CMMade, c.CMDatagrams, c.CMForged)
 	line("paths", "%d silences, %d port changes, %d connections with alternate paths: %d times armed, %d migrations asked for, %d when retries were used up, %d impossible",
 		c.Silences, c.PortChanges, c.Migrating, c.Armed, c.Migrations, c.Failovers, c.PathErrors)
 	line("completions", "%d, of these %d errors and %d flushed; %d events", c.Completions, c.Errors, c.Flushed, c.Events)

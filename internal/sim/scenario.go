@@ -16,6 +16,8 @@ type conn struct {
 	flow     *flow
 	again    int  // connections still to be made
 	breaking bool // recovery has begun
+	cm       bool // the communication managers make it
+	attempt  *cmAttempt
 }
 
 const allAccess = nic.AccessLocalWrite | nic.AccessRemoteWrite | nic.AccessRemoteRead | nic.AccessRemoteAtomic |
@@ -63,6 +65,9 @@ func (w *world) build() {
 	}
 	if w.chance(30) {
 		w.addXRC(w.hosts[w.rng.IntN(len(w.hosts))])
+	}
+	if w.chance(25) {
+		w.addCM()
 	}
 	w.start()
 	if w.paths && w.chance(60) {
@@ -311,6 +316,12 @@ func (w *world) connect(c *conn) {
 		}
 		w.plan(q)
 	}
+	if c.cm {
+		w.spareReceives(a)
+		w.spareReceives(b)
+		w.askCM(c)
+		return
+	}
 	patient := a.attr.RetryCnt == 7 && b.attr.RetryCnt == 7 // what comes in INIT is lost, and costs a retry
 	for _, q := range []*qpair{a, b} {
 		w.spareReceives(q)
@@ -345,6 +356,9 @@ func (w *world) toRTR(q *qpair) {
 	}
 	mask |= q.end.early(w, &attr, nic.AttrAltPath)
 	w.modify(q, &attr, mask)
+	if q.held {
+		return
+	}
 	number := q.number
 	start := func() {
 		if q.number == number && !q.down && !q.progErr && !q.errState && !q.reset {

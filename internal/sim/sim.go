@@ -64,6 +64,7 @@ type world struct {
 	xrcs   []*xrcGroup
 	works  []*work // by work request id, from workBase on
 	free   []*packet
+	cm     *cmWorld // nil: no communication managers
 	hash   uint64
 	count  Counters
 	met    Coverage

@@ -41,6 +41,9 @@ func (h *host) anyUnit() *nic.NIC {
 
 // arrive puts a packet into the inbox of a unit.
 func (h *host) arrive(p *packet) {
+	if h.cmArrive(p) {
+		return
+	}
 	at := 0
 	if n := len(h.units); n > 1 {
 		if len(p.data) >= roce.BTHSize {
