@@ -56,6 +56,9 @@ type ownNIC struct {
 	dev  *device.Device
 	drv  *uverbs.Driver // this run's
 	host *join.Host
+
+	index int // among the run's NICs
+	mgr   *cma.Manager
 }
 
 func (r *supervised) open() error {
@@ -93,7 +96,8 @@ func (r *supervised) open() error {
 	return r.openCM()
 }
 
-// openCM gives the run a connection manager, on the NICs of this process.
+// openCM makes the connection manager of this process's NICs, and gives it to the run, and to those that join. A run's connection
+// manager is that of the process which has its first NIC.
 func (r *supervised) openCM() (err error) {
 	if len(r.own) == 0 {
 		return nil
@@ -105,14 +109,46 @@ func (r *supervised) openCM() (err error) {
 	if r.mgr, err = cma.New(devs...); err != nil {
 		return err
 	}
-	cfg := ucm.Config{}
-	if r.c.Verbose {
-		cfg.Logf = logf
+	if r.own[0].index == 0 {
+		if r.cm, err = newCM(r.mgr, r.s, r.s, r.c.Verbose, logf); err != nil {
+			return err
+		}
 	}
-	if r.cm, err = ucm.New(r.mgr, r.s, cfg); err != nil {
-		return err
+	for _, o := range r.own {
+		o.mgr = r.mgr
+		o.host.Serve(o.admit)
 	}
-	return r.cm.AddTo(r.s)
+	return nil
+}
+
+// newCM makes the front of a run on a connection manager, with its files.
+func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, verbose bool, say func(string, ...any)) (*ucm.Driver, error) {
+	var cfg ucm.Config
+	if verbose {
+		cfg.Logf, cfg.Trace = say, say
+	}
+	d, err := ucm.New(mgr, sup, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.AddTo(t); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("building the connection manager's files: %w", err)
+	}
+	return d, nil
+}
+
+// joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
+type joinedFront struct {
+	*uverbs.Driver
+	cm *ucm.Driver
+}
+
+func (f joinedFront) Close() error {
+	if f.cm != nil {
+		f.cm.Close()
+	}
+	return f.Driver.Close()
 }
 
 // answerNetlink lets programs and the rdma tool find the devices by netlink.
@@ -235,12 +271,11 @@ func (r *supervised) make(n *nicConfig, index int) error {
 	if err != nil {
 		return err
 	}
-	o := &ownNIC{nic: *n, host: host}
+	o := &ownNIC{nic: *n, host: host, index: index}
 	if err := o.open(r, index); err != nil {
 		o.close()
 		return err
 	}
-	host.Serve(o.admit)
 	r.own = append(r.own, o)
 	r.devices = append(r.devices, o.drv)
 	return nil
@@ -314,7 +349,14 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	return drv, nil
+	f := joinedFront{Driver: drv}
+	if q.Index == 0 {
+		if f.cm, err = newCM(o.mgr, r, r, q.Verbose, say); err != nil {
+			drv.Close()
+			return nil, err
+		}
+	}
+	return f, nil
 }
 
 // outputs are where a run that joins wants to be told of its commands.
@@ -358,6 +400,9 @@ func (r *supervised) leave(failed error) {
 		r.cm.Close()
 	}
 	var wanted []*ownNIC
+	if r.mgr != nil {
+		defer r.mgr.Close()
+	}
 	for _, o := range r.own {
 		o.drv.Close()
 		o.drv = nil

@@ -129,7 +129,7 @@ func (h *Host) leave(r *Run) {
 // welcome serves one run until its end.
 func (h *Host) welcome(calls *conn) {
 	defer calls.close()
-	r := &Run{host: h, calls: calls, files: map[uint64]*sandbox.File{}, spaces: map[int]*space{}}
+	r := &Run{host: h, calls: calls, files: map[uint64]hostFile{}, late: map[uint64]*call{}, spaces: map[int]*space{}}
 	if !h.enter(r) {
 		return
 	}
@@ -152,8 +152,8 @@ type Run struct {
 	updates        *queue
 	hello          hello
 	passed         []*os.File
-	local          bool // the guest is in our pid namespace
-	device         sandbox.Device
+	local          bool             // the guest is in our pid namespace
+	devices        []sandbox.Device // of the nodes, by their numbers
 	front          Front
 	log            *logWriter
 
@@ -162,11 +162,18 @@ type Run struct {
 	ready  bool      // the tree is complete: changes go to updates
 
 	mu     sync.Mutex
-	files  map[uint64]*sandbox.File
+	files  map[uint64]hostFile
+	late   map[uint64]*call // calls that are answered later, by number
 	lastID uint64
 
 	spaceMu sync.RWMutex // held for reading while memory is touched on behalf of a call
 	spaces  map[int]*space
+}
+
+// hostFile is a file of the run, with the device that it is of.
+type hostFile struct {
+	*sandbox.File
+	dev sandbox.Device
 }
 
 // Config is what the guest gave in Request.Config, and Files are its open files, which belong to the run. PID is the guest's
@@ -264,29 +271,31 @@ func (r *Run) serve() {
 	<-done
 }
 
-// call hands one call to the front, and waits for its answer.
+// call hands one call to the front. If it is not answered when the front has done with it, it will be later.
 func (r *Run) call(m *message) bool {
-	if r.device == nil {
-		return false
-	}
-	c := &call{r: r, answered: make(chan struct{}), fd: -1}
+	c := &call{r: r, fd: -1}
 	run := func() {}
 	switch m.kind {
 	case kindOpen:
+		if m.num[4] >= uint64(len(r.devices)) {
+			return false
+		}
+		c.dev = r.devices[m.num[4]]
 		c.tid, c.pid, c.sizeLimit = int(m.num[1]), int(m.num[2]), m.num[3]
-		run = func() { r.device.Open(c, int(m.num[0])) }
+		run = func() { c.dev.Open(c, int(m.num[0])) }
 	case kindIoctl, kindWrite:
-		f := r.file(m.num[0])
-		if f == nil {
+		f, ok := r.file(m.num[0])
+		if !ok {
 			c.Fail(unix.EBADF)
 			break
 		}
+		c.dev = f.dev
 		if m.kind == kindIoctl {
 			c.tid, c.pid, c.fd = int(m.num[2]), int(m.num[3]), int(m.num[4])
-			run = func() { r.device.Ioctl(c, f, m.num[1]) }
+			run = func() { f.dev.Ioctl(c, f.File, m.num[1]) }
 		} else {
 			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
-			run = func() { r.device.Write(c, f, m.num[1], m.num[2]) }
+			run = func() { f.dev.Write(c, f.File, m.num[1], m.num[2]) }
 		}
 	default:
 		return false
@@ -301,7 +310,7 @@ func (r *Run) call(m *message) bool {
 		}()
 		run()
 	}()
-	<-c.answered
+	c.postpone()
 	return true
 }
 
@@ -315,10 +324,15 @@ func (r *Run) serveNotices() {
 		closeAll(m.fds)
 		switch m.kind {
 		case kindClosed:
-			if f := r.file(m.num[0]); f != nil {
+			if f, ok := r.file(m.num[0]); ok {
 				r.drop(m.num[0])
-				r.device.Closed(f)
+				f.dev.Closed(f.File)
 			}
+		case kindAbandon:
+			if r.notices.send(message{kind: m.kind, num: [numbers]uint64{truth(r.abandon(m.num[0]))}}) != nil {
+				return
+			}
+			continue
 		case kindGone:
 			r.memoryGone(int(m.num[0]))
 		case kindAsk:
@@ -353,10 +367,19 @@ func (r *Run) describe(question []byte) bool {
 	}
 }
 
-func (r *Run) file(id uint64) *sandbox.File {
+func (r *Run) file(id uint64) (f hostFile, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.files[id]
+	f, ok = r.files[id]
+	return f, ok
+}
+
+// abandon gives up a call whose program has a signal to handle. False: it has been answered.
+func (r *Run) abandon(num uint64) bool {
+	r.mu.Lock()
+	c := r.late[num]
+	r.mu.Unlock()
+	return c != nil && c.abandon()
 }
 
 func (r *Run) drop(id uint64) {
@@ -370,7 +393,7 @@ func (r *Run) Forget(f *sandbox.File) {
 	r.mu.Lock()
 	var id uint64
 	for i, g := range r.files {
-		if g == f {
+		if g.File == f {
 			id = i
 		}
 	}
@@ -381,7 +404,7 @@ func (r *Run) Forget(f *sandbox.File) {
 	}
 }
 
-// AddDir, AddFile, AddSymlink and AddDevice are the sandbox's. All nodes of a run are one device's.
+// AddDir, AddFile, AddSymlink and AddDevice are the sandbox's.
 func (r *Run) AddDir(path string) error {
 	return r.change(message{kind: kindDir, body: []byte(path)})
 }
@@ -395,8 +418,9 @@ func (r *Run) AddSymlink(path, target string) error {
 }
 
 func (r *Run) AddDevice(path string, major, minor uint32, d sandbox.Device) error {
-	r.device = d
-	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor)}, body: []byte(path)})
+	n := uint64(len(r.devices))
+	r.devices = append(r.devices, d)
+	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor), n}, body: []byte(path)})
 }
 
 // change never waits for the guest, which may be stopped: the device, which all runs share, tells of its port's changes.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +68,15 @@ type boxCall struct {
 	value   int64
 	errno   syscall.Errno
 	ended   int
+	calm    atomic.Bool   // no signal waits
+	done    chan struct{} // closed with the answer, if there
+}
+
+func (c *boxCall) end() {
+	c.ended++
+	if c.done != nil {
+		close(c.done)
+	}
 }
 
 func (c *boxCall) TID() int                      { return unix.Gettid() }
@@ -77,9 +87,9 @@ func (c *boxCall) WriteMem(uint64, []byte) error { return unix.EFAULT }
 func (c *boxCall) Valid() bool                   { return !c.invalid }
 func (c *boxCall) Nonblocking(fd int) bool       { return fd == 7 }
 func (c *boxCall) SignalPending() bool           { return true }
-func (c *boxCall) Reply(v int64)                 { c.value, c.ended = v, c.ended+1 }
-func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno, c.ended = -1, e, c.ended+1 }
-func (c *boxCall) Continue()                     { c.value, c.ended = -2, c.ended+1 }
+func (c *boxCall) Reply(v int64)                 { c.value = v; c.end() }
+func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno = -1, e; c.end() }
+func (c *boxCall) Continue()                     { c.value = -2; c.end() }
 func (c *boxCall) File(fd int) *sandbox.File     { return c.b.files[fd] }
 func (c *boxCall) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int, *sandbox.File, error) {
 	if r == sandbox.RangeCM {
@@ -256,13 +266,76 @@ func testCalls(t *testing.T, q Request) {
 	if c = do(func(c sandbox.Call) { c.Continue() }); c.value != -2 {
 		t.Errorf("answer %d", c.value)
 	}
-	// Answered later, from another goroutine.
-	if c = do(func(c sandbox.Call) { go func() { time.Sleep(time.Millisecond); c.Reply(5) }() }); c.value != 5 {
-		t.Errorf("answer %d", c.value)
-	}
 	// A panic costs that call alone.
 	if c = do(func(sandbox.Call) { panic("test") }); c.errno != unix.EIO {
 		t.Errorf("answer %v", c.errno)
+	}
+}
+
+// A call may be answered later: others go on meanwhile, a signal ends it, and so does the end of the host.
+func TestLateAnswers(t *testing.T) {
+	j := start(t, Request{})
+	open := func(c *boxCall, script func(sandbox.Call)) {
+		j.front.mu.Lock()
+		j.front.script = script
+		j.front.mu.Unlock()
+		j.dev.Open(c, 0)
+		j.sync()
+	}
+	wait := func(c *boxCall) {
+		t.Helper()
+		select {
+		case <-c.done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no answer")
+		}
+	}
+	newCall := func(calm bool) *boxCall {
+		c := &boxCall{b: j.box, done: make(chan struct{})}
+		c.calm.Store(calm)
+		return c
+	}
+	var waits sandbox.Call
+	first := newCall(true)
+	open(first, func(c sandbox.Call) { waits = c })
+	second := newCall(true)
+	open(second, func(c sandbox.Call) { c.Reply(2) })
+	wait(second)
+	select {
+	case <-first.done:
+		t.Error("answered before its time")
+	default:
+	}
+	if !waits.Valid() {
+		t.Error("a call that waits is not valid")
+	}
+	waits.Reply(7)
+	waits.Fail(unix.EIO)
+	if wait(first); first.value != 7 || second.value != 2 {
+		t.Errorf("answers %d and %d", first.value, second.value)
+	}
+	// Answers that race with the word that they come later.
+	for i := range 200 {
+		c := newCall(true)
+		open(c, func(c sandbox.Call) { go c.Reply(int64(i)) })
+		if wait(c); c.value != int64(i) {
+			t.Fatalf("answer %d to call %d", c.value, i)
+		}
+	}
+	third := newCall(false)
+	open(third, func(c sandbox.Call) { waits = c })
+	if wait(third); third.errno != unix.EINTR {
+		t.Errorf("a signal: %d, %v", third.value, third.errno)
+	}
+	if waits.Valid() {
+		t.Error("a call that was given up is valid")
+	}
+	waits.Reply(1)
+	last := newCall(true)
+	open(last, func(c sandbox.Call) {})
+	j.guest.calls.hangUp()
+	if wait(last); last.errno != unix.EIO {
+		t.Errorf("the host is gone: %d, %v", last.value, last.errno)
 	}
 }
 
@@ -326,7 +399,7 @@ func TestChangesDoNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := newQueue(a)
-	r := &Run{ready: true, updates: q, files: map[uint64]*sandbox.File{}}
+	r := &Run{ready: true, updates: q, files: map[uint64]hostFile{}}
 	const last = 5000
 	for i := range last + 1 {
 		if err := r.AddFile("/a", fmt.Sprint(i)); err != nil {

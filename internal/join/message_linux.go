@@ -18,7 +18,7 @@ const protocol = 1
 const (
 	// Guest to host, on the socket of calls.
 	kindHello = 'h' // (protocol; hello as JSON; sockets of notices and updates, then the run's files)
-	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0)
+	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0, device)
 	kindIoctl = 'i' // (file, argument, thread, process, descriptor)
 	kindWrite = 'w' // (file, address, length, thread, process, descriptor)
 
@@ -34,20 +34,22 @@ const (
 	kindReply    = 'r' // (value)
 	kindFail     = 'e' // (errno)
 	kindContinue = 'c'
+	kindLater    = 'L' // (call); then, on the socket of updates, kindReply, kindFail or kindContinue (value; call)
 
 	// Host to guest: the tree, before kindReady on the socket of calls, later on that of updates.
 	kindDir     = 'd' // (; path)
 	kindFile    = 'F' // (length of the path; path, content)
 	kindSymlink = 'l' // (length of the path; path, target)
-	kindDevice  = 'D' // (major, minor; path)
+	kindDevice  = 'D' // (major, minor, device; path)
 	kindForget  = 'g' // (file)
 	kindReady   = 'R'
 	kindRefused = 'X' // (; reason)
 
 	// Guest to host, on the socket of notices. The answer is of the same kind.
-	kindClosed = 'C' // (file)
-	kindGone   = 'G' // (process)
-	kindAsk    = 'A' // (; question); answers (more follow; part of the answer), the last with more 0
+	kindClosed  = 'C' // (file)
+	kindGone    = 'G' // (process)
+	kindAbandon = 'B' // (call); answer (1: given up, 0: it has been answered)
+	kindAsk     = 'A' // (; question); answers (more follow; part of the answer), the last with more 0
 )
 
 const (
