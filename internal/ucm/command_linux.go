@@ -604,8 +604,10 @@ func (c *command) wait(more chan struct{}) {
 		e, ok, again, ended := c.file.take()
 		switch {
 		case ended:
-			c.answer(syscall.EBADF)
-			return
+			// Another thread has closed the descriptor. The call goes on, as in the kernel, where it holds the file: programs
+			// that exit so do not expect an error.
+			more = nil
+			continue
 		case !ok:
 			more = again
 			continue
