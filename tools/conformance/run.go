@@ -99,6 +99,7 @@ func (r *runner) rnicRun(c *testCase, options []string, program ...string) []str
 // run runs a case once.
 func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	emptyDir(r.scratch)
+	r.awaitQuiet(ctx)
 	if err := makeFiles(r.scratch, c.files); err != nil {
 		return &outcome{Problem: err.Error(), Case: c}
 	}
@@ -136,6 +137,23 @@ func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	}
 	o.Seconds, o.Case, o.scratch = time.Since(begin).Seconds(), c, r.scratch
 	return o
+}
+
+// awaitQuiet waits, for a few seconds at most, until no NIC of an earlier case holds the port of RoCEv2 (UDP 4791).
+func (r *runner) awaitQuiet(ctx context.Context) {
+	for range 100 {
+		held := false
+		for _, pid := range []int{os.Getpid(), r.other.holder.Process.Pid} {
+			for _, table := range []string{"udp", "udp6"} {
+				data, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+				held = held || err == nil && bytes.Contains(data, []byte(":12B7 "))
+			}
+		}
+		if !held || ctx.Err() != nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // inOneRun runs server and client in one rnic run.
