@@ -35,7 +35,8 @@ var hugepages = need{func(*runner) string {
 // runsJoin is the need of a rnic whose second run joins the first.
 var runsJoin = need{func(r *runner) string {
 	if r.joins == nil {
-		c := testCase{layout: joined, server: []string{"sleep", "1"}, client: []string{"ibv_devices"}, timeout: 20 * time.Second}
+		// The server listens when it has the device: so its NIC is there when the second run begins.
+		c := testCase{layout: joined, server: []string{"ib_write_bw", "-F"}, port: pingpongPort, serverStays: true, client: []string{"ibv_devices"}, timeout: 20 * time.Second}
 		o := r.run(context.Background(), &c)
 		works := o.Client.Code == 0 && strings.Contains(o.Client.Out, "rxe0")
 		r.joins = &works
