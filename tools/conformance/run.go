@@ -25,7 +25,6 @@ type runner struct {
 	other      *other
 	root       bool // the runner is root outside its namespaces too, so that the programs get another user
 	kernel     *kernelPeer
-	joins      *bool
 }
 
 // lockable is the usual limit of lockable memory: the NIC does without.
@@ -213,12 +212,6 @@ func (r *runner) try(ctx context.Context, c *testCase) (result, *outcome) {
 	res := result{ID: c.id, Group: c.group, Command: c.command(), Layout: c.layout.String(), Tries: 1}
 	for _, n := range c.needs {
 		if why := n.missing(r); why != "" {
-			res.Status, res.Reason = skipped, why
-			return res, nil
-		}
-	}
-	if c.layout == joined {
-		if why := runsJoin.missing(r); why != "" {
 			res.Status, res.Reason = skipped, why
 			return res, nil
 		}
