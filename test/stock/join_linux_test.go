@@ -17,6 +17,7 @@ import (
 // shellWords are functions for the scripts of terminals.
 const shellWords = `
 listening() { n=0; until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; }
+connected() { n=0; until grep -qiE ':4853 [0-9A-F]+:[0-9A-F]{4} 01' /proc/net/tcp /proc/net/tcp6 || [ $n -gt 1000 ]; do n=$((n+1)); sleep 0.02; done; }
 joinable() { n=0; until grep -q "@rnic/$(id -u)/" /proc/net/unix || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; }
 children() { cat /proc/$1/task/*/children | tr -d " "; }
 die() { echo "FAILED: $*"; exit 1; }
@@ -86,12 +87,12 @@ wait $s || die server`)
 	}
 }
 
-// twoSeconds are a server and a client that run for two seconds in one joined run.
-const twoSeconds = `
-$RNIC run -- sh -c 'ib_write_bw -D 2 & s=$!; n=0
+// someSeconds are a server and a client that run for a few seconds in one joined run.
+const someSeconds = `
+$RNIC run -- sh -c 'ib_write_bw -D 3 & s=$!; n=0
 until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
-ib_write_bw -D 2 127.0.0.1 || exit 1; wait $s' & b=$!
-listening; sleep 0.7
+ib_write_bw -D 3 127.0.0.1 || exit 1; wait $s' & b=$!
+connected; sleep 0.7
 `
 
 // The NIC lives until the last run that uses it ends, however the first one does.
@@ -108,7 +109,7 @@ func TestNICOutlivesItsFirstRun(t *testing.T) {
 			out, code := terminals(t, `
 setsid $RNIC run -- sleep 100 & a=$!
 joinable
-`+twoSeconds+end+`
+`+someSeconds+end+`
 kill -0 $b || die "the second run ended with the first"
 wait $b || die "the second run failed: $?"
 # The NIC is gone: one with other options can be made.
@@ -127,7 +128,7 @@ func TestNICDies(t *testing.T) {
 	out, code := terminals(t, `
 $RNIC run -- sleep 100 & a=$!
 joinable
-`+twoSeconds+`
+`+someSeconds+`
 kill -9 $(children $a)
 wait $a; [ $? = 125 ] || die "the first run ended with $?"
 wait $b; [ $? = 125 ] || die "the second run ended with $?"

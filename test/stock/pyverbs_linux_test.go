@@ -157,7 +157,7 @@ func TestPyverbs(t *testing.T) {
 	}
 	t.Logf("%d tests: %v", len(results), counts)
 	if *pyverbsOut != "" {
-		if err := os.WriteFile(*pyverbsOut, table.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(*pyverbsOut, append([]byte("module\ttest\tresult\treason\tkernel\n"), table.Bytes()...), 0o644); err != nil {
 			t.Error(err)
 		}
 	}

@@ -59,6 +59,8 @@ type limit struct {
 	reason string
 	// kernel is set if the same command is given to the kernel's Soft-RoCE, which must fail in the same way.
 	kernel bool
+	// instead is a smaller command of the kind, with server and client alike, for the kernel in its slow machine.
+	instead string
 }
 
 // need is what a case cannot do without. missing returns "" or why the case is skipped.

@@ -97,9 +97,11 @@ func (r *runner) beside(ctx context.Context, c *testCase, reason string) (status
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	script := strings.Join(c.server, " ")
-	if len(c.client) > 0 {
+	if c.limit.instead != "" {
+		script = pairInGuest(c.limit.instead, c.limit.instead+" 127.0.0.1")
+	} else if len(c.client) > 0 {
 		client := strings.ReplaceAll(strings.Join(c.client, " "), serverAddress, "127.0.0.1")
-		script = fmt.Sprintf("%s & s=$!; sleep 2; timeout 30 %s; c=$?; kill $s 2>/dev/null; exit $c", script, client)
+		script = pairInGuest(script, client)
 	}
 	out, err := k.machine.Run(ctx, script)
 	var exit *guest.ExitError
@@ -111,5 +113,14 @@ func (r *runner) beside(ctx context.Context, c *testCase, reason string) (status
 	case says == "":
 		return failed, fmt.Sprintf("%s; the rxe of kernel %s fails in another way: %s", reason, k.version, tail(out))
 	}
-	return limited, fmt.Sprintf("%s; the rxe of kernel %s: the same", reason, k.version)
+	same := "the same"
+	if c.limit.instead != "" {
+		same += ", with " + c.limit.instead
+	}
+	return limited, fmt.Sprintf("%s; the rxe of kernel %s: %s", reason, k.version, same)
+}
+
+// pairInGuest is a script that ends with the client's status, and with 143 if that did not end in half a minute.
+func pairInGuest(server, client string) string {
+	return fmt.Sprintf("%s & s=$!; sleep 2; timeout 30 %s; c=$?; kill $s 2>/dev/null; exit $c", server, client)
 }

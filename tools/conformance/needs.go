@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"time"
 )
 
 // program is the need of a program in PATH.
@@ -28,20 +26,6 @@ var hugepages = need{func(*runner) string {
 	data, _ := os.ReadFile("/proc/sys/vm/nr_hugepages")
 	if n := strings.TrimSpace(string(data)); n == "" || n == "0" {
 		return "this machine has no huge pages reserved (vm.nr_hugepages)"
-	}
-	return ""
-}}
-
-// runsJoin is the need of a rnic whose second run joins the first.
-var runsJoin = need{func(r *runner) string {
-	if r.joins == nil {
-		c := testCase{layout: joined, server: []string{"sleep", "1"}, client: []string{"ibv_devices"}, timeout: 20 * time.Second}
-		o := r.run(context.Background(), &c)
-		works := o.Client.Code == 0 && strings.Contains(o.Client.Out, "rxe0")
-		r.joins = &works
-	}
-	if !*r.joins {
-		return "a second rnic run does not join the first one's NIC in this build"
 	}
 	return ""
 }}

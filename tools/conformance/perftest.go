@@ -149,7 +149,7 @@ func (t *tool) single(options string) testCase {
 	}
 	c := perftestPair("perftest/"+strings.TrimPrefix(t.name, "ib_")+"/"+named(options), oneNIC, command)
 	c.check = measured(n)
-	c.short = options == "" || options == "-e" || options == "--use-srq" || options == "-c UC"
+	c.short = options == "" || options == "-e" || options == "--use-srq" || options == "-c UC" && t.send
 	switch {
 	case options == "-a":
 		c.check = measured(n, doublings()...)
