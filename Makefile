@@ -16,9 +16,9 @@ test:
 bench:
 	@scripts/bench.sh $(BENCH)
 
-# The NIC against implementations that are not ours.
+# The NIC against implementations that are not ours. Options: make conformance CONFORMANCE="--group ucx"
 conformance:
-	@scripts/conformance.sh
+	@scripts/conformance.sh $(CONFORMANCE)
 
 lint:
 	@scripts/lint.sh

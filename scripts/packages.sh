@@ -1,7 +1,8 @@
 #!/bin/sh
 # packages.sh GROUP... - install the Debian packages of the groups that are not installed yet.
 #
-# Groups: build (compile and test), demo (stock programs to show), guest (virtual machine tests), bench (what make bench compares with).
+# Groups: build (compile and test), demo (stock programs to show), guest (virtual machine tests), bench (what make bench compares with),
+# conformance (stock programs that make conformance runs on the NIC).
 # Silent when nothing is missing. Uses apt-get as root, or sudo. Exit status 1 with a reason otherwise.
 set -eu
 
@@ -10,6 +11,8 @@ build="git make gcc libc6-dev linux-libc-dev libibverbs-dev librdmacm-dev ibverb
 guest="qemu-system-x86 busybox-static xz-utils kmod iproute2"
 demo="ibverbs-providers ibverbs-utils perftest util-linux"
 bench="ucx-utils libfabric-bin iperf3 sockperf"
+conformance="ibverbs-providers ibverbs-utils perftest util-linux iproute2 coreutils gcc libc6-dev qperf ucx-utils libfabric-bin
+	mpich libmpich-dev openmpi-bin libopenmpi-dev"
 
 die() {
 	echo "packages.sh: $*" >&2
@@ -23,7 +26,8 @@ for group in "$@"; do
 	demo) wanted="$wanted $demo" ;;
 	guest) wanted="$wanted $guest" ;;
 	bench) wanted="$wanted $bench" ;;
-	*) die "unknown group '$group'; the groups are build, demo, guest, bench" ;;
+	conformance) wanted="$wanted $conformance" ;;
+	*) die "unknown group '$group'; the groups are build, demo, guest, bench, conformance" ;;
 	esac
 done
 

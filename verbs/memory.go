@@ -46,6 +46,7 @@ const (
 	AccessRemoteAtomic = nic.AccessRemoteAtomic
 	AccessMWBind       = nic.AccessMWBind      // memory windows may be bound to the region
 	AccessZeroBased    = nic.AccessZeroBased   // of a type 2 window: its first byte has address 0
+	AccessOnDemand     = nic.AccessOnDemand    // the memory need not be there before it is used: of a RegSpace
 	AccessFlushGlobal  = nic.AccessFlushGlobal // FLUSH
 )
 

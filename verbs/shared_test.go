@@ -15,8 +15,14 @@ import (
 func TestResizeUnderTraffic(t *testing.T) {
 	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
 	defer dev.Close()
-	const clients, messages, slot = 4, 300, 64
-	senders, server, srq, _ := pooled(dev, clients, 64)
+	sharedQueueUnderTraffic(t, dev, 4, 300, nil)
+}
+
+// sharedQueueUnderTraffic has clients send to a server with one shared receive queue and one completion queue, which are
+// resized meanwhile, and does something else with the queue pairs of both again and again, unless that is nil.
+func sharedQueueUnderTraffic(t *testing.T, dev *verbs.Device, clients, messages int, also func(qps []*verbs.QP)) {
+	const slot = 64
+	senders, server, srq, qps := pooled(dev, clients, 64)
 	posted := uint64(0)
 	post := func() {
 		get(srq.PostRecv(&verbs.RecvWR{ID: posted, SGE: server.mr.Slice(int(posted%1000)*slot, slot)}))
@@ -25,8 +31,9 @@ func TestResizeUnderTraffic(t *testing.T) {
 	for range 40 {
 		post()
 	}
-	var wg sync.WaitGroup
+	var wg, others sync.WaitGroup
 	for i, c := range senders {
+		qps = append(qps, c.qp)
 		wg.Go(func() {
 			for m := range messages {
 				n := copy(c.mr.Bytes(), fmt.Sprintf("%d/%d", i, m))
@@ -39,22 +46,17 @@ func TestResizeUnderTraffic(t *testing.T) {
 		})
 	}
 	stop := make(chan struct{})
-	wg.Go(func() {
-		for n := 64; ; n = 64 + (n+37)%400 {
-			select {
-			case <-stop:
-				return
-			case <-time.After(200 * time.Microsecond):
-			}
-			if err := srq.Resize(n); err != nil {
-				t.Errorf("resizing the shared queue: %v", err)
-			}
-			if err := server.cq.Resize(256 + n); err != nil {
-				t.Errorf("resizing the completion queue: %v", err)
-			}
+	size := 64
+	untilDone(&others, stop, 400*time.Microsecond, func() {
+		size = 64 + (size+37)%400
+		if err := errors.Join(srq.Resize(size), server.cq.Resize(256+size)); err != nil {
+			t.Errorf("resizing: %v", err)
 		}
 	})
-	seen, next := map[uint64]bool{}, [clients]int{}
+	if also != nil {
+		untilDone(&others, stop, 300*time.Microsecond, func() { also(qps) })
+	}
+	seen, next := map[uint64]bool{}, make([]int, clients)
 	for range clients * messages {
 		wc := server.next()
 		if wc.Status != verbs.StatusSuccess || seen[wc.ID] || wc.ID >= posted {
@@ -69,8 +71,23 @@ func TestResizeUnderTraffic(t *testing.T) {
 		next[c]++
 		post()
 	}
-	close(stop)
 	wg.Wait()
+	close(stop)
+	others.Wait()
+}
+
+// untilDone runs f again and again until done is closed.
+func untilDone(wg *sync.WaitGroup, done <-chan struct{}, pause time.Duration, f func()) {
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(pause):
+				f()
+			}
+		}
+	})
 }
 
 func TestErrorsOfSharedQueues(t *testing.T) {

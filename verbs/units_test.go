@@ -18,81 +18,15 @@ func manyUnits(t *testing.T, units int) *verbs.Device {
 	return dev
 }
 
-// untilDone runs f again and again until done is closed.
-func untilDone(wg *sync.WaitGroup, done <-chan struct{}, pause time.Duration, f func()) {
-	wg.Go(func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(pause):
-				f()
-			}
-		}
-	})
-}
-
 // Queue pairs of four units share a receive queue and a completion queue, which are resized, and move from unit to unit meanwhile:
 // every message arrives once, in order, with its bytes (vol. 1, 10.2.9, 9.7.1).
 func TestUnitsShareQueues(t *testing.T) {
-	dev := manyUnits(t, 4)
-	const clients, messages, slot = 6, 400, 64
-	senders, server, srq, qps := pooled(dev, clients, 64)
-	posted := uint64(0)
-	post := func() {
-		get(srq.PostRecv(&verbs.RecvWR{ID: posted, SGE: server.mr.Slice(int(posted%1000)*slot, slot)}))
-		posted++
-	}
-	for range 40 {
-		post()
-	}
-	var wg sync.WaitGroup
-	for i, c := range senders {
-		wg.Go(func() {
-			for m := range messages {
-				n := copy(c.mr.Bytes(), fmt.Sprintf("%d/%d", i, m))
-				c.post(&verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: c.mr.Slice(0, n)})
-				if wc := c.next(); wc.Status != verbs.StatusSuccess {
-					t.Errorf("client %d, message %d: %v", i, m, wc.Err())
-					return
-				}
-			}
-		})
-	}
-	var others sync.WaitGroup
-	stop := make(chan struct{})
 	random := rand.New(rand.NewPCG(1, 2))
-	untilDone(&others, stop, 300*time.Microsecond, func() {
-		q := append([]*verbs.QP{senders[random.IntN(clients)].qp}, qps...)[random.IntN(clients+1)]
-		if err := q.MoveTo(random.IntN(4)); err != nil {
+	sharedQueueUnderTraffic(t, manyUnits(t, 4), 6, 400, func(qps []*verbs.QP) {
+		if err := qps[random.IntN(len(qps))].MoveTo(random.IntN(4)); err != nil {
 			t.Errorf("moving: %v", err)
 		}
 	})
-	size := 64
-	untilDone(&others, stop, time.Millisecond, func() {
-		size = 64 + (size+37)%400
-		if err := errors.Join(srq.Resize(size), server.cq.Resize(256+size)); err != nil {
-			t.Errorf("resizing: %v", err)
-		}
-	})
-	seen, next := map[uint64]bool{}, [clients]int{}
-	for range clients * messages {
-		wc := server.next()
-		if wc.Status != verbs.StatusSuccess || seen[wc.ID] || wc.ID >= posted {
-			t.Fatalf("receive %d: %v, seen before: %v", wc.ID, wc.Status, seen[wc.ID])
-		}
-		seen[wc.ID] = true
-		var c, m int
-		at := int(wc.ID%1000) * slot
-		if _, err := fmt.Sscanf(string(server.mr.Bytes()[at:at+wc.ByteLen]), "%d/%d", &c, &m); err != nil || m != next[c] {
-			t.Fatalf("receive %d holds %q, message %d of client %d was to come (%v)", wc.ID, server.mr.Bytes()[at:at+wc.ByteLen], next[c], c, err)
-		}
-		next[c]++
-		post()
-	}
-	wg.Wait()
-	close(stop)
-	others.Wait()
 }
 
 // Windows are bound, used, and invalidated from both sides while other units work: a key is good exactly between (10.6.7.2).

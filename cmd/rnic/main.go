@@ -1,5 +1,6 @@
 // Command rnic is an RDMA NIC in software: it runs stock RDMA programs on a NIC of their own
-// (rnic run), measures it (rnic perf) and tests its core under seeded faults (rnic sim).
+// (rnic run), looks for what a machine lacks for that (rnic doctor), measures it (rnic perf) and tests its
+// core under seeded faults (rnic sim).
 package main
 
 import (
@@ -13,6 +14,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"rnic/internal/doctor"
 	"rnic/internal/perf"
 )
 
@@ -24,6 +26,7 @@ const exitUsage = 2
 
 var cli struct {
 	Run     RunCmd           `cmd:"" help:"Run a stock RDMA program on a NIC of its own."`
+	Doctor  DoctorCmd        `cmd:"" help:"Look for what keeps rnic run from working here, or between two machines."`
 	Perf    PerfCmd          `cmd:"" help:"Measure bandwidth and latency between two NICs."`
 	Sim     SimCmd           `cmd:"" help:"Run the NIC's core in a seeded simulation with faults, and check everything."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
@@ -31,6 +34,7 @@ var cli struct {
 
 func main() {
 	startHelpers()
+	doctor.MaybeChild()
 	if len(os.Args) == 3 && os.Args[1] == perf.ChildCommand {
 		os.Exit(perfChild(os.Args[2]))
 	}

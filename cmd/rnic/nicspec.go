@@ -28,14 +28,14 @@ type nicConfig struct {
 	DCQCN           bool
 }
 
-// deviceName is what libibverbs and its rxe provider take (IB_DEVICE_NAME_MAX).
-var deviceName = regexp.MustCompile(`^rxe[A-Za-z0-9_-]{0,60}$`)
+// deviceName is what uverbs takes (IB_DEVICE_NAME_MAX).
+var deviceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 // check refuses what cannot work, before anything is started.
 func (n *nicConfig) check() error {
 	switch {
 	case !deviceName.MatchString(n.Name):
-		return fmt.Errorf("--name %q: stock libraries look for names that begin with rxe; letters, digits, - and _, 63 at most", n.Name)
+		return fmt.Errorf("--name %q: letters and digits, and behind the first _, - and . too, 63 at most", n.Name)
 	case n.MTU != 0 && roce.MTUCode(n.MTU) == 0:
 		return fmt.Errorf("--mtu %d: 256, 512, 1024, 2048 or 4096 are possible", n.MTU)
 	case n.Units < 0 || n.Units > nic.MaxUnits:

@@ -25,6 +25,7 @@ type PerfCmd struct {
 	Iterations int           `short:"n" default:"-1" placeholder:"N" help:"Messages of each queue pair (default 5000, fewer with many queue pairs; latency 20000)."`
 	Duration   time.Duration `short:"D" placeholder:"TIME" help:"Run for so long instead, for example 10s."`
 	Depth      int           `short:"t" default:"-1" placeholder:"N" help:"Work requests in flight of each queue pair, to 8192, with -bw (default 32, fewer with many queue pairs)."`
+	PostList   int           `short:"l" default:"1" placeholder:"N" help:"Post up to so many work requests with one call, with -bw (default 1)."`
 	QueuePairs int           `short:"q" name:"qps" default:"1" help:"Queue pairs, to 10000, with -bw."`
 	MTU        int           `short:"m" placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: what the interface carries)."`
 	IPv4       bool          `short:"4" name:"ipv4" help:"Use IPv4 (default: as the connection to the server, if the NIC has its address, else IPv4)."`
@@ -82,7 +83,7 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		return err
 	}
 	o := &perf.Options{Kind: kind, Transport: strings.ToUpper(c.Transport), Servers: c.Server, Loopback: c.Loopback, TCPPort: c.Port, Size: c.Size, AllSizes: c.All,
-		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
+		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), PostList: c.PostList, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
 		Stages: c.Stages, Units: c.Units, PlainSockets: c.Plain, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
@@ -146,6 +147,10 @@ func (c *PerfCmd) conflict() error {
 		return errors.New("-a and -s exclude each other")
 	case c.Depth > 1 && strings.HasSuffix(c.Operation, "-lat"):
 		return fmt.Errorf("-t %d goes with -bw: %s has one message in flight", c.Depth, c.Operation)
+	case c.PostList < 1:
+		return fmt.Errorf("%d work requests in one call: 1 to 8192 are possible", c.PostList)
+	case c.PostList > 1 && (strings.HasSuffix(c.Operation, "-lat") || c.Rate != "" || c.Multicast.IsValid()):
+		return fmt.Errorf("-l %d goes with -bw, without --rate and --multicast: there messages are posted one by one", c.PostList)
 	case c.Depth == 0 || c.Depth < -1:
 		return fmt.Errorf("depth %d: 1 to 8192 are possible", c.Depth)
 	}

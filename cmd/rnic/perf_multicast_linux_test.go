@@ -2,8 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
-	"net"
+	"fmt"
 	"os"
 	"regexp"
 	"runtime"
@@ -12,58 +11,31 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+
+	"rnic/internal/testnet"
 )
 
 // machines are two network namespaces with a veth pair between them. Programs that this goroutine starts run in the one
 // that it has entered. All of it ends with the test's thread and the handles.
-func machines(t *testing.T) (ns [2]netns.NsHandle) {
+func machines(t *testing.T) (ns [2]testnet.Net) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: no network namespace can be made")
-	}
-	runtime.LockOSThread() // never unlocked: the thread ends with the test, unless it is the process's first
+	runtime.LockOSThread()
 	before, err := netns.Get()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // the first thread's network is what /proc/self/net shows to other tests
-		enter(t, before)
+		testnet.Net{NsHandle: before}.Enter(t)
 		before.Close()
 	})
+	ns = [2]testnet.Net{testnet.Own(t), testnet.Another(t)}
+	testnet.Cable(t, netlink.LinkAttrs{Name: "eth0", MTU: 9000}, ns[1], "eth0")
 	for i := range ns {
-		n, err := netns.New() // enters it
-		if err != nil {
-			t.Skipf("no network namespace can be made: %v", err)
-		}
-		t.Cleanup(func() { n.Close() })
-		ns[i] = n
-	}
-	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0", MTU: 9000}, PeerName: "eth0", PeerMTU: 9000, PeerNamespace: netlink.NsFd(ns[0])})
-	if err != nil {
-		t.Skipf("no veth devices: %v", err)
-	}
-	for i := range ns {
-		enter(t, ns[i])
-		l, err1 := netlink.LinkByName("eth0")
-		lo, err2 := netlink.LinkByName("lo") // without it programs take the machine for one without IPv6
-		if err := errors.Join(err1, err2); err != nil {
-			t.Fatal(err)
-		}
-		v4 := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 47, 93, byte(i+1)), Mask: net.CIDRMask(24, 32)}}
-		v6 := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fd00:93::" + string(rune('1'+i))), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}
-		if err := errors.Join(netlink.AddrAdd(l, v4), netlink.AddrAdd(l, v6), netlink.LinkSetUp(l), netlink.LinkSetUp(lo)); err != nil {
-			t.Fatal(err)
-		}
+		ns[i].Enter(t)
+		testnet.Up(t, "lo") // without it programs take the machine for one without IPv6
+		testnet.Up(t, "eth0", fmt.Sprintf("10.47.93.%d/24", i+1), fmt.Sprintf("fd00:93::%d/64", i+1))
 	}
 	return ns
-}
-
-func enter(t *testing.T, ns netns.NsHandle) {
-	t.Helper()
-	if err := netns.Set(ns); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Bandwidth and latency to an IPv4 and an IPv6 group, with members on another machine and on the client's own NIC.
@@ -75,10 +47,10 @@ func TestPerfMulticastOverTheNetwork(t *testing.T) {
 		{"send-bw", "ff0e::4793", "fd00:93::1"},
 		{"send-lat", "ff02::4793", "10.47.93.1"}, // the group's IP version counts, not that of the connection
 	} {
-		enter(t, ns[0])
+		ns[0].Enter(t)
 		server := start(t, "perf", c.op)
 		waitHere(t, server)
-		enter(t, ns[1])
+		ns[1].Enter(t)
 		p := run(t, 0, "perf", c.op, c.server, "-c", "ud", "--multicast", c.group, "-g", "2", "--own-members", "1", "-n", "100", "--check", "--json")
 		var r struct {
 			Operation string `json:"operation"`

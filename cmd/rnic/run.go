@@ -18,7 +18,7 @@ import (
 
 // RunCmd is rnic run.
 type RunCmd struct {
-	Name       string   `default:"rxe0" help:"Name of the RDMA device; it must begin with rxe."`
+	Name       string   `default:"rxe0" help:"Name of the RDMA device."`
 	NIC        []string `name:"nic" sep:"none" placeholder:"SPEC" help:"A NIC of this run, as rxe1,addr=10.0.0.2,mtu=4096. Repeatable: a device each."`
 	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
 	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
@@ -29,7 +29,9 @@ type RunCmd struct {
 	Congestion string   `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
 	Units      int      `default:"1" placeholder:"N" help:"Processing units of the NIC: threads with sockets of their own, for machines with cores to spare."`
 	Nice       bool     `default:"true" negatable:"" help:"Start the program at nice 19 where cores are few, so that programs that poll do not hold up the NIC."`
-	Verbose    bool     `short:"v" help:"Say on standard error why commands of the program failed."`
+	Verbose    bool     `short:"v" help:"Tell on standard error of each command of the program with its answer, of events, and of what ends: strace for RDMA."`
+	JSON       jsonFile `name:"json" placeholder:"FILE" help:"Write a summary of what was done as JSON at the end, to standard error or to FILE; with -v every command too."`
+	Pedantic   bool     `help:"Warn of what works here and fails on hardware."`
 	Trace      string   `placeholder:"FILE" type:"path" help:"Write every command of the program, with its attributes and answers, to this file."`
 	Profile    string   `hidden:"" placeholder:"FILE" type:"path" help:"Write a CPU profile of the NIC to this file."`
 	FilesOnly  bool     `hidden:"" help:"Where this run joins another's NIC: let that reach the programs' memory by passed files, whatever its rights are."`
@@ -43,6 +45,8 @@ type runConfig struct {
 	NICs                        []nicConfig
 	Trace, Profile              string
 	Verbose, NoIoctl, FilesOnly bool
+	Pedantic                    bool
+	JSON                        jsonFile
 }
 
 // fewCores is the number of cores up to which the program starts at a nice value: with two programs that poll there,
@@ -82,7 +86,7 @@ func (r *RunCmd) Run(context.Context) error {
 	}
 	code, err := sandbox.Run(opts)
 	if err != nil || code != 0 {
-		return &runError{code, err}
+		return &runError{code, withDoctor(err)}
 	}
 	return nil
 }
@@ -97,7 +101,7 @@ func (r *RunCmd) command() []string {
 
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
-	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly}
+	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly, Pedantic: r.Pedantic, JSON: r.JSON}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
 	}

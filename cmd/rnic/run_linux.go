@@ -9,6 +9,7 @@ import (
 	"runtime/pprof"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,12 +39,15 @@ type supervised struct {
 	s      *sandbox.Supervisor
 	c      *runConfig
 	trace  *os.File
+	watch  uverbs.Watch
 	own    []*ownNIC
 	mgr    *cma.Manager // of own, for all runs that use them
 	cm     *ucm.Driver  // this run's
 	guests []*join.Guest
-	over   atomic.Bool // the programs are gone
-	undo   []func()
+
+	devices []uverbs.Described // in the order of the options
+	over    atomic.Bool        // the programs are gone
+	undo    []func()
 }
 
 // ownNIC is a NIC of this process.
@@ -52,6 +56,9 @@ type ownNIC struct {
 	dev  *device.Device
 	drv  *uverbs.Driver // this run's
 	host *join.Host
+
+	index int // among the run's NICs
+	mgr   *cma.Manager
 }
 
 func (r *supervised) open() error {
@@ -63,6 +70,11 @@ func (r *supervised) open() error {
 		r.trace = f
 		r.undo = append(r.undo, func() { f.Close() })
 	}
+	w, done, err := r.c.watch()
+	if err != nil {
+		return err
+	}
+	r.watch, r.undo = w, append(r.undo, done)
 	if r.c.Profile != "" {
 		f, err := create("--profile", r.c.Profile)
 		if err != nil {
@@ -78,10 +90,14 @@ func (r *supervised) open() error {
 			return err
 		}
 	}
+	if err := r.answerNetlink(); err != nil {
+		return err
+	}
 	return r.openCM()
 }
 
-// openCM gives the run a connection manager, on the NICs of this process.
+// openCM makes the connection manager of this process's NICs, and gives it to the run, and to those that join. A run's connection
+// manager is that of the process which has its first NIC.
 func (r *supervised) openCM() (err error) {
 	if len(r.own) == 0 {
 		return nil
@@ -93,15 +109,70 @@ func (r *supervised) openCM() (err error) {
 	if r.mgr, err = cma.New(devs...); err != nil {
 		return err
 	}
-	cfg := ucm.Config{}
-	if r.c.Verbose {
-		cfg.Logf = logf
+	if r.own[0].index == 0 {
+		if r.cm, err = newCM(r.mgr, r.s, r.s, r.c.Verbose, logf); err != nil {
+			return err
+		}
 	}
-	if r.cm, err = ucm.New(r.mgr, r.s, cfg); err != nil {
-		return err
+	for _, o := range r.own {
+		o.mgr = r.mgr
+		o.host.Serve(o.admit)
 	}
-	return r.cm.AddTo(r.s)
+	return nil
 }
+
+// newCM makes the front of a run on a connection manager, with its files.
+func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, verbose bool, say func(string, ...any)) (*ucm.Driver, error) {
+	var cfg ucm.Config
+	if verbose {
+		cfg.Logf, cfg.Trace = say, say
+	}
+	d, err := ucm.New(mgr, sup, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.AddTo(t); err != nil {
+		d.Close()
+		return nil, fmt.Errorf("building the connection manager's files: %w", err)
+	}
+	return d, nil
+}
+
+// joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
+type joinedFront struct {
+	*uverbs.Driver
+	cm *ucm.Driver
+}
+
+func (f joinedFront) Close() error {
+	if f.cm != nil {
+		f.cm.Close()
+	}
+	return f.Driver.Close()
+}
+
+// answerNetlink lets programs and the rdma tool find the devices by netlink.
+func (r *supervised) answerNetlink() error {
+	err := r.s.AnswerNetlink(uverbs.Netlink(r.devices...))
+	if err == nil {
+		return nil
+	}
+	for _, n := range r.c.NICs {
+		if !strings.HasPrefix(n.Name, "rxe") {
+			return fmt.Errorf("--name %s: without netlink programs only find devices whose names begin with rxe: %w", n.Name, err)
+		}
+	}
+	if r.c.Verbose {
+		logf("the rdma tool does not work: %v", err)
+	}
+	return nil
+}
+
+// optionsError is an error in what the user asked for: nothing is wrong with the machine.
+type optionsError struct{ error }
+
+func (e optionsError) Is(target error) bool { return target == sandbox.ErrOptions }
+func (e optionsError) Unwrap() error        { return e.error }
 
 // patience bounds how long a run waits for another that is just starting or ending its NIC.
 const patience = 10 * time.Second
@@ -116,6 +187,9 @@ func (r *supervised) attach(index int) error {
 			return err
 		}
 		err = r.join(key, n, index)
+		if errors.Is(err, join.ErrRefused) {
+			return optionsError{err}
+		}
 		if !errors.Is(err, join.ErrNone) {
 			return err
 		}
@@ -144,8 +218,8 @@ func (n *nicConfig) choose() (string, error) {
 		}
 	}
 	if len(keys) > 1 {
-		return "", fmt.Errorf("several NICs run here (%s): say which one to use, or the addresses of a new one, with --addr or --interface",
-			strings.Join(keys, "; "))
+		return "", optionsError{fmt.Errorf("several NICs run here (%s): say which one to use, or the addresses of a new one, with --addr or --interface",
+			strings.Join(keys, "; "))}
 	}
 	return keys[0], nil
 }
@@ -155,10 +229,14 @@ type joinRequest struct {
 	NIC              nicConfig
 	Index            int
 	Verbose, NoIoctl bool
+
+	Pedantic, JSON  bool
+	Trace, JSONFile bool // there is a file for it, behind standard error and in this order
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{*n, index, r.c.Verbose, r.c.NoIoctl})
+	blob, err := json.Marshal(joinRequest{NIC: *n, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err
 	}
@@ -166,12 +244,16 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	if r.trace != nil {
 		q.Files = append(q.Files, r.trace)
 	}
+	if f, ok := r.watch.JSON.(*os.File); ok && r.c.JSON.Path != "" {
+		q.Files = append(q.Files, f)
+	}
 	g, err := join.Dial(key, q, r.s)
 	if err != nil {
 		return err
 	}
 	r.guests = append(r.guests, g)
-	if r.c.Verbose {
+	r.devices = append(r.devices, uverbs.Remote{Name: n.Name, Ask: g.Ask})
+	if r.c.Verbose && (!r.c.JSON.On || r.c.JSON.Path != "") {
 		logf("joined NIC %s of process %d", key, g.Host())
 	}
 	go func() {
@@ -189,13 +271,13 @@ func (r *supervised) make(n *nicConfig, index int) error {
 	if err != nil {
 		return err
 	}
-	o := &ownNIC{nic: *n, host: host}
+	o := &ownNIC{nic: *n, host: host, index: index}
 	if err := o.open(r, index); err != nil {
 		o.close()
 		return err
 	}
-	host.Serve(o.admit)
 	r.own = append(r.own, o)
+	r.devices = append(r.devices, o.drv)
 	return nil
 }
 
@@ -213,7 +295,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	if r.trace != nil {
 		trace = r.trace
 	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace}, r.c.Verbose, logf)
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
 }
 
@@ -233,9 +315,9 @@ func (o *ownNIC) explain(err error) error {
 }
 
 // newDriver makes the front of a run on a NIC, with its files.
-func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, verbose bool, say func(string, ...any)) (*uverbs.Driver, error) {
+func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, say func(string, ...any)) (*uverbs.Driver, error) {
 	cfg.Version, cfg.Warnf = firmware(Version), say
-	if verbose {
+	if cfg.Watch.Commands && cfg.Watch.JSON == nil {
 		cfg.Logf = say
 	}
 	drv, err := uverbs.New(dev, sup, cfg)
@@ -259,11 +341,52 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 		return nil, err
 	}
 	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r}
-	if f := r.Files(); len(f) > 1 {
-		cfg.Trace = f[1]
+	if err := q.outputs(r, &cfg); err != nil {
+		return nil, err
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(r.Log(), "rnic: "+format+"\n", args...) }
-	return newDriver(o.dev, r, r, cfg, q.Verbose, say)
+	drv, err := newDriver(o.dev, r, r, cfg, say)
+	if err != nil {
+		return nil, err
+	}
+	f := joinedFront{Driver: drv}
+	if q.Index == 0 {
+		if f.cm, err = newCM(o.mgr, r, r, q.Verbose, say); err != nil {
+			drv.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// outputs are where a run that joins wants to be told of its commands.
+func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
+	files := r.Files()
+	next := func() (f *os.File) {
+		if len(files) > 1 {
+			f, files = files[1], files[1:]
+		}
+		return f
+	}
+	cfg.Watch = uverbs.Watch{Text: r.Log(), Commands: q.Verbose, Pedantic: q.Pedantic}
+	var trace, out *os.File
+	if q.Trace {
+		if trace = next(); trace == nil {
+			return errors.New("no file for --trace was passed")
+		}
+		cfg.Trace = trace
+	}
+	switch {
+	case !q.JSON:
+	case !q.JSONFile:
+		cfg.Watch.Text, cfg.Watch.JSON = nil, r.Log()
+	default:
+		if out = next(); out == nil {
+			return errors.New("no file for --json was passed")
+		}
+		cfg.Watch.JSON = out
+	}
+	return nil
 }
 
 // leave ends the run. If others use its NICs, the front returns at once, with the program's exit code or failed, and this process
@@ -276,27 +399,30 @@ func (r *supervised) leave(failed error) {
 	if r.cm != nil {
 		r.cm.Close()
 	}
-	wanted := false
+	var wanted []*ownNIC
+	if r.mgr != nil {
+		defer r.mgr.Close()
+	}
 	for _, o := range r.own {
 		o.drv.Close()
 		o.drv = nil
-		wanted = !o.host.FinishIdle() || wanted
+		if o.host.FinishIdle() {
+			o.close()
+		} else {
+			wanted = append(wanted, o)
+		}
 	}
 	for _, f := range r.undo {
 		f()
 	}
-	if wanted {
+	if len(wanted) > 0 {
 		r.s.Leave(failed)
 	}
-	for _, o := range r.own {
-		o.host.Finish()
+	var last sync.WaitGroup
+	for _, o := range wanted { // each NIC ends with its own last run
+		last.Go(func() { o.host.Finish(); o.close() })
 	}
-	if r.mgr != nil {
-		r.mgr.Close()
-	}
-	for _, o := range r.own {
-		o.close()
-	}
+	last.Wait()
 }
 
 // close gives back what there is of the NIC; its name last, so that whoever takes that finds the port free.

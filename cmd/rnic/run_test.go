@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/alecthomas/kong"
 )
 
 // Options that cannot work are refused in one line, before anything is started.
@@ -13,7 +15,8 @@ func TestRunBadArguments(t *testing.T) {
 		{},
 		{"--"},
 		{"--nonsense", "true"},
-		{"--name", "mlx5_0", "true"},
+		{"--name", "", "true"},
+		{"--name", ".hidden", "true"},
 		{"--name", "rxe/../x", "true"},
 		{"--name", "rxe" + strings.Repeat("0", 61), "true"}, // IB_DEVICE_NAME_MAX with its NUL
 		{"--mtu", "1500", "true"},
@@ -22,6 +25,8 @@ func TestRunBadArguments(t *testing.T) {
 		{"--fault", "lose=1%", "true"},
 		{"--fault", "drop=1%", "--fault", "dup=1%", "true"},
 		{"--seed", "x", "true"},
+		{"--json=", "true"},
+		{"--json=a", "--json=b"},
 	} {
 		p := run(t, 2, append([]string{"run"}, args...)...)
 		if e := p.errOut.String(); !strings.HasPrefix(e, "rnic: ") || strings.Count(e, "\n") != 1 || p.out.Len() > 0 {
@@ -36,6 +41,31 @@ func TestSimBadArguments(t *testing.T) {
 		p := run(t, 2, append([]string{"sim"}, args...)...)
 		if e := p.errOut.String(); !strings.HasPrefix(e, "rnic: ") || strings.Count(e, "\n") != 1 || p.out.Len() > 0 {
 			t.Errorf("rnic sim %s:\nstdout %q\nstderr %q", strings.Join(args, " "), &p.out, e)
+		}
+	}
+}
+
+// --json has a file or none; what stands behind it is the program.
+func TestJSONOption(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want jsonFile
+		rest string
+	}{
+		{[]string{"true"}, jsonFile{}, "true"},
+		{[]string{"--json", "true"}, jsonFile{On: true}, "true"},
+		{[]string{"--json", "--", "true"}, jsonFile{On: true}, "true"},
+		{[]string{"--json=/tmp/x y", "-v", "true"}, jsonFile{On: true, Path: "/tmp/x y"}, "true"},
+	} {
+		var cli struct {
+			Run RunCmd `cmd:""`
+		}
+		if _, err := kong.Must(&cli).Parse(append([]string{"run"}, c.args...)); err != nil {
+			t.Errorf("%v: %v", c.args, err)
+			continue
+		}
+		if cli.Run.JSON != c.want || strings.Join(cli.Run.command(), " ") != c.rest {
+			t.Errorf("%v: %+v, program %v", c.args, cli.Run.JSON, cli.Run.command())
 		}
 	}
 }

@@ -46,13 +46,15 @@ type Context struct {
 	sources []engine.Doorbells
 
 	byHandle map[uint32]*QP // guarded by the units
-	home     int            // the unit that polls the context's doorbells; set with the first source
+	number   uint32         // see resources.go
+	pid      atomic.Int64
+	home     int // the unit that polls the context's doorbells; set with the first source
 }
 
 // Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
-		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}}
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}, number: d.numbers.contexts.Add(1)}
 	d.mu.Lock()
 	c.closed = d.closed
 	if !d.closed {
@@ -173,12 +175,13 @@ func (c *Context) Objects() Objects {
 type PD struct {
 	ctx    *Context
 	core   *nic.PD
+	number uint32
 	Cookie any
 }
 
 // AllocPD allocates a protection domain.
 func (c *Context) AllocPD() (*PD, error) {
-	p := &PD{ctx: c}
+	p := &PD{ctx: c, number: c.dev.numbers.pds.Add(1)}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
 		if p.core, err = core.AllocPD(); err == nil {
 			c.pds[p] = struct{}{}
@@ -203,6 +206,7 @@ func (p *PD) Dealloc() error {
 type MR struct {
 	ctx    *Context
 	core   *nic.MR
+	number uint32
 	key    atomic.Uint32 // read while Rereg may be under way
 	Cookie any
 }
@@ -217,7 +221,7 @@ func (c *Context) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64,
 	if err != nil {
 		return nil, err
 	}
-	m := &MR{ctx: c}
+	m := &MR{ctx: c, number: c.dev.numbers.mrs.Add(1)}
 	err = c.do(func(core *nic.NIC, _ int64) (err error) {
 		if m.core, err = core.RegCheckedMR(pd.core, space, start, length, iova, access); err == nil {
 			m.core.Owner = m
@@ -255,6 +259,7 @@ type CQInit struct {
 type CQ struct {
 	ctx    *Context
 	core   *nic.CQ
+	number uint32
 	vector int
 	units  atomic.Uint64 // that have had queue pairs completing here
 	Cookie any
@@ -262,7 +267,7 @@ type CQ struct {
 
 // CreateCQ creates a completion queue.
 func (c *Context) CreateCQ(i CQInit) (*CQ, error) {
-	q := &CQ{ctx: c, vector: i.Vector, Cookie: i.Cookie}
+	q := &CQ{ctx: c, number: c.dev.numbers.cqs.Add(1), vector: i.Vector, Cookie: i.Cookie}
 	if i.Vector < 0 || i.Vector >= c.dev.Vectors() {
 		return nil, noVector(i.Vector, c.dev.Vectors())
 	}
@@ -349,7 +354,9 @@ type QPInit struct {
 	Cap            nic.Cap
 	SigAll         bool
 	Special        bool   // see nic.QPInit
+	RefuseSends    bool   // see nic.QPInit
 	Handle         uint32 // in the context's doorbell log; 0: none
+	Counters       bool   // count what this queue pair does: QP.Counters
 	Cookie         any
 }
 

@@ -70,6 +70,7 @@ type Device struct {
 	closed   bool
 
 	queuePairs []int // of each unit; guarded by the units
+	numbers    numbers
 }
 
 // New makes a NIC: its links, its processing unit, its address table.
@@ -150,8 +151,12 @@ func (d *Device) Stats() (s nic.Stats) {
 	for _, u := range d.engine.Core().Units() {
 		s.Add(u.Stats())
 	}
+	s.HandoverDrops = d.engine.HandoverDrops()
 	return s
 }
+
+// Settle returns when every transfer has ended that was under way when it was called.
+func (d *Device) Settle() { d.engine.Do(func(*nic.NIC, int64) {}) }
 
 // LinkStats are the counters of the network links and of the loops.
 func (d *Device) LinkStats() (net, loop link.Stats) {

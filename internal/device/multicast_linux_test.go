@@ -7,22 +7,20 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
 // machine is a network namespace on the bridge, with the addresses 10.47.91.n, 10.47.81.n and fd00:1::n.
 type machine struct {
-	ns   netns.NsHandle
+	ns   testnet.Net
 	host int
 }
 
@@ -30,18 +28,7 @@ type machine struct {
 // the test's thread and the handles.
 func bridged(t *testing.T, count int) (machines []machine) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: no network namespace can be made")
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and its namespace, end with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made: unshare: %v", err)
-	}
-	hub, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { hub.Close() })
+	hub := testnet.Own(t)
 	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}
 	if err := netlink.LinkAdd(bridge); err != nil {
 		t.Skipf("no bridge devices: %v", err)
@@ -50,31 +37,18 @@ func bridged(t *testing.T, count int) (machines []machine) {
 		t.Fatal(err)
 	}
 	for i := range count {
-		ns, err := netns.New() // enters it
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { ns.Close() })
-		enter(t, hub)
+		ns := testnet.Another(t)
 		name := fmt.Sprintf("m%d", i)
-		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: 9000, MasterIndex: bridge.Index}, PeerName: "eth0", PeerMTU: 9000, PeerNamespace: netlink.NsFd(ns)})
-		if err != nil {
-			t.Skipf("no veth devices: %v", err)
-		}
-		l, err := netlink.LinkByName(name)
-		if err == nil {
-			err = netlink.LinkSetUp(l)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		enter(t, ns)
+		testnet.Cable(t, netlink.LinkAttrs{Name: name, MTU: 9000, MasterIndex: bridge.Index}, ns, "eth0")
+		testnet.Up(t, name)
+		ns.Enter(t)
 		bringUp(t, "eth0", i+1)
+		hub.Enter(t)
 		machines = append(machines, machine{ns, i + 1})
 	}
 	for _, m := range machines {
-		enter(t, m.ns)
-		waitReady(t, "eth0")
+		m.ns.Enter(t)
+		testnet.WaitLinkLocal(t, "eth0")
 	}
 	return machines
 }
@@ -196,12 +170,12 @@ func isMember(t *testing.T, g netip.Addr) bool {
 // nobody else; the machine is a member exactly as long as one of its queue pairs is.
 func TestMulticastBetweenMachines(t *testing.T) {
 	m := bridged(t, 3)
-	enter(t, m[0].ns)
+	m[0].ns.Enter(t)
 	one := open(t, device.Config{Name: "one", Addrs: []netip.Addr{m[0].addr("10.47.9%d.%d"), m[0].addr("fd00:%d::%d")}})
 	two := open(t, device.Config{Name: "two", Addrs: []netip.Addr{m[0].addr("10.47.8%d.%d")}})
-	enter(t, m[1].ns)
+	m[1].ns.Enter(t)
 	three := open(t, device.Config{Name: "three"}) // all addresses of the machine on one socket
-	enter(t, m[2].ns)
+	m[2].ns.Enter(t)
 	four := open(t, device.Config{Name: "four", Interface: "eth0"})
 
 	sender := newMember(t, one)
@@ -226,8 +200,8 @@ func TestMulticastBetweenMachines(t *testing.T) {
 				continue // it has no IPv6 address
 			}
 			in[who] = e
-			enter(t, on[who].ns) // where the NIC opens its sockets
-			for range 2 {        // the second does nothing
+			on[who].ns.Enter(t) // where the NIC opens its sockets
+			for range 2 {       // the second does nothing
 				if err := e.qp.AttachMulticast(gid); err != nil {
 					t.Fatalf("%s: %s: %v", group, who, err)
 				}
@@ -249,14 +223,14 @@ func TestMulticastBetweenMachines(t *testing.T) {
 			if err := e.qp.Close(); !errors.Is(err, verbs.ErrBusy) {
 				t.Errorf("%s: closing a member: %v, want ErrBusy", group, err)
 			}
-			enter(t, on[who].ns)
+			on[who].ns.Enter(t)
 			if err := e.qp.DetachMulticast(gid); err != nil {
 				t.Fatalf("%s: %s: %v", group, who, err)
 			}
 		}
 		stranger.nothing(t, "a stranger")
 		for i := range m {
-			enter(t, m[i].ns)
+			m[i].ns.Enter(t)
 			if isMember(t, addr) {
 				t.Errorf("%s: machine %d is still a member", group, i)
 			}
@@ -272,7 +246,7 @@ func TestMulticastBetweenMachines(t *testing.T) {
 	}
 
 	// A program that ends leaves its groups.
-	enter(t, m[1].ns)
+	m[1].ns.Enter(t)
 	addr := netip.MustParseAddr("239.47.91.2")
 	e := newMember(t, three)
 	if err := e.qp.AttachMulticast(verbs.GIDOf(addr)); err != nil || !isMember(t, addr) {

@@ -4,17 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"runtime"
 	"testing"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
 	"rnic/internal/engine"
 	"rnic/internal/fault"
 	"rnic/internal/nic"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
@@ -93,27 +89,11 @@ func TestPlainSocketsOfAllAddresses(t *testing.T) {
 // ownNamespace moves the test into a network namespace of its own and gives its lo two IPv6 addresses.
 func ownNamespace(t *testing.T) (addrs []netip.Addr) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: no network namespace can be made")
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and its namespace, end with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made: unshare: %v", err)
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range []string{"fd00:4791::1", "fd00:4791::2"} {
-		addr, _ := netlink.ParseAddr(a + "/128")
-		addr.Flags = unix.IFA_F_NODAD
-		if err := netlink.AddrAdd(lo, addr); err != nil {
-			t.Fatal(err)
-		}
-		addrs = append(addrs, netip.MustParseAddr(a))
+	testnet.Own(t)
+	testnet.Up(t, "lo", "fd00:4791::1/128", "fd00:4791::2/128")
+	addrs = []netip.Addr{netip.MustParseAddr("fd00:4791::1"), netip.MustParseAddr("fd00:4791::2")}
+	for _, a := range addrs {
+		testnet.WaitLocal(t, a)
 	}
 	return addrs
 }

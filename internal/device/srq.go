@@ -19,12 +19,13 @@ type SRQInit struct {
 type SRQ struct {
 	ctx    *Context
 	core   *nic.SRQ
+	number uint32
 	Cookie any
 }
 
 // CreateSRQ creates a shared receive queue.
 func (c *Context) CreateSRQ(i SRQInit) (*SRQ, error) {
-	s := &SRQ{ctx: c, Cookie: i.Cookie}
+	s := &SRQ{ctx: c, number: c.dev.numbers.srqs.Add(1), Cookie: i.Cookie}
 	err := c.do(func(core *nic.NIC, _ int64) (err error) {
 		if i.XRCD != nil && i.CQ != nil {
 			s.core, err = core.CreateXRCSRQ(i.PD.core, i.XRCD.core, i.CQ.core, i.Ring, i.Attr)

@@ -5,18 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
 	"rnic/internal/roce"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
@@ -29,46 +27,27 @@ type cable struct {
 
 func newCable(t *testing.T, chosen bool) *cable {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: no network namespace can be made")
-	}
-	runtime.LockOSThread() // never unlocked: the thread, and its namespace, end with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made: unshare: %v", err)
-	}
-	near, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { near.Close() })
-	far, err := netns.New() // enters it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { far.Close() })
-	enter(t, near)
-	name := fmt.Sprintf("rc%d", os.Getpid())
-	err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: "peer", PeerNamespace: netlink.NsFd(far)})
-	if err != nil {
-		t.Skipf("no veth devices: %v", err)
-	}
+	near := testnet.Own(t)
+	far := testnet.Another(t)
+	testnet.Cable(t, netlink.LinkAttrs{Name: "near"}, far, "peer")
 	c := &cable{}
 	var cfg device.Config
-	bringUp(t, name, 1)
-	enter(t, far)
+	bringUp(t, "near", 1)
+	far.Enter(t)
 	bringUp(t, "peer", 2)
-	waitReady(t, "peer")
+	testnet.WaitLinkLocal(t, "peer")
 	if chosen {
 		cfg.Interface = "peer"
 	}
 	c.far = open(t, cfg)
-	enter(t, near)
-	waitReady(t, name)
+	near.Enter(t)
+	testnet.WaitLinkLocal(t, "near")
 	if chosen {
-		cfg.Interface = name
+		cfg.Interface = "near"
 	}
 	c.near = open(t, cfg)
-	if c.link, err = netlink.LinkByName(name); err != nil {
+	var err error
+	if c.link, err = netlink.LinkByName("near"); err != nil {
 		t.Fatal(err)
 	}
 	c.events = [2]*verbs.Context{verbs.Wrap(c.near).Open(), verbs.Wrap(c.far).Open()}
@@ -235,8 +214,7 @@ func TestChosenAddressComesBack(t *testing.T) {
 	t.Parallel()
 	c := newCable(t, true)
 	before := c.near.GIDs()
-	address, _ := netlink.ParseAddr("fd00:1::1/64")
-	address.Flags = unix.IFA_F_NODAD
+	address := testnet.Address(t, "fd00:1::1/64")
 	at := func(d *device.Device, ip string) int {
 		return slices.IndexFunc(d.GIDs(), func(g device.GIDEntry) bool { return g.GID.Addr().String() == ip })
 	}

@@ -38,7 +38,10 @@ func (s *SRQ) Num() uint32 { return s.core.Num() }
 // coreInit is i for the core. What may be nil is what the queue pair's type has no need of: the core says what
 // is missing.
 func (i *QPInit) coreInit() nic.QPInit {
-	c := nic.QPInit{Type: i.Type, SQ: i.SQ, RQ: i.RQ, SRQ: i.SRQ.coreOf(), Cap: i.Cap, SigAll: i.SigAll, Special: i.Special}
+	c := nic.QPInit{Type: i.Type, SQ: i.SQ, RQ: i.RQ, SRQ: i.SRQ.coreOf(), Cap: i.Cap, SigAll: i.SigAll, RefuseSends: i.RefuseSends, Special: i.Special}
+	if i.Counters {
+		c.Counters = new(nic.QPCounters)
+	}
 	if i.PD != nil {
 		c.PD = i.PD.core
 	}

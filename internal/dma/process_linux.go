@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ var ErrRefused = errors.New("dma: access to the program's memory is refused (ptr
 // process_vm_writev: they obey the program's own page protections. Calls of several goroutines may
 // overlap.
 type Process struct {
+	ended   atomic.Bool
 	pid     int
 	scratch sync.Pool // *vectors
 	words   sync.Pool // *word
@@ -67,11 +69,17 @@ func (p *Process) PID() int { return p.pid }
 
 // ReadV implements hostmem.Space.
 func (p *Process) ReadV(segs []hostmem.Segment) (int, error) {
+	if p.ended.Load() {
+		return 0, hostmem.ErrGone
+	}
 	return p.transfer(unix.SYS_PROCESS_VM_READV, segs, false)
 }
 
 // WriteV implements hostmem.Space.
 func (p *Process) WriteV(segs []hostmem.Segment) (int, error) {
+	if p.ended.Load() {
+		return 0, hostmem.ErrGone
+	}
 	return p.transfer(unix.SYS_PROCESS_VM_WRITEV, segs, true)
 }
 

@@ -216,29 +216,50 @@ func (e *Engine) Drain() {
 }
 
 // Move makes q one of another unit, whose index must be that of one. moved is called, with the units held, if that is
-// a change. What has arrived at other units goes to the new one before anything that arrives there.
+// a change. What has arrived at other units goes to the new one before anything that arrives there, and what q has sent
+// leaves before anything that it sends there.
 func (e *Engine) Move(q *nic.QP, unit int, moved func(from int)) {
-	e.Do(func(core *nic.NIC, now int64) {
-		from := e.units[q.UnitIndex()]
-		if from.index == unit || q.Unit() == nil {
+	for try := 0; ; try++ {
+		waits := false
+		e.Do(func(core *nic.NIC, now int64) {
+			from := e.units[q.UnitIndex()]
+			if from.index == unit {
+				return
+			}
+			// After that the network takes nothing at all: what is late is lost like any packet.
+			if waits = !from.flushPending() && try < moveTries; waits {
+				return
+			}
+			e.move(core, q, unit, now)
+			moved(from.index)
+		})
+		if !waits {
 			return
 		}
-		e.drainInboxes(now)
-		q.Move(core.Units()[unit])
-		if e.steer != nil {
-			list := map[uint32]int{}
-			core.Moved(func(num uint32, unit int) { list[num] = unit })
-			e.steer(list)
+		time.Sleep(movePause)
+	}
+}
+
+// A move waits for a full link so often, and so long.
+const (
+	moveTries = 100
+	movePause = 500 * time.Microsecond
+)
+
+func (e *Engine) move(core *nic.NIC, q *nic.QP, unit int, now int64) {
+	e.drainInboxes(now)
+	q.Move(core.Units()[unit])
+	if e.steer != nil {
+		list := map[uint32]int{}
+		core.Moved(func(num uint32, unit int) { list[num] = unit })
+		e.steer(list)
+	}
+	for _, u := range e.units {
+		if u.index != unit {
+			e.drainNet(u, now)
 		}
-		for _, u := range e.units {
-			if u.index != unit {
-				u.drainNet(now)
-			}
-		}
-		e.drainInboxes(now)
-		e.units[unit].drainNet(now)
-		moved(from.index)
-	})
+	}
+	e.drainNet(e.units[unit], now)
 }
 
 // drainInboxes deals with everything that units have left with each other. They are held.
@@ -252,11 +273,13 @@ func (e *Engine) drainInboxes(now int64) {
 	}
 }
 
-func (u *Unit) drainNet(now int64) {
+// drainNet deals with what has arrived at a unit, before the inboxes of others overflow.
+func (e *Engine) drainNet(u *Unit, now int64) {
 	for range moveBatches {
 		if u.net == nil || !u.receive(u.net, now) {
 			return
 		}
+		e.drainInboxes(now)
 	}
 }
 
@@ -316,6 +339,14 @@ func (e *Engine) Counters() (steps, sleeps, callerSteps uint64) {
 		callerSteps += u.counters.CallerSteps.Load()
 	}
 	return steps, sleeps, callerSteps
+}
+
+// HandoverDrops counts the packets that were lost because the unit that they were for had no room for what others left with it.
+func (e *Engine) HandoverDrops() (n uint64) {
+	for _, u := range e.units {
+		n += u.inbox.lost.Load()
+	}
+	return n
 }
 
 // Record has the units keep the stages of their messages in s; nil ends that.

@@ -35,7 +35,7 @@ type leftPacket struct {
 type inbox struct {
 	mu      sync.Mutex
 	filling parcel
-	n       atomic.Int32 // packets in filling
+	n       atomic.Int32 // packets that were left and have not been dealt with
 	lost    atomic.Uint64
 }
 
@@ -51,14 +51,13 @@ func (b *inbox) leave(p *nic.RxPacket) {
 	from := len(f.arena)
 	f.arena = append(f.arena, p.Data...)
 	f.pkts = append(f.pkts, leftPacket{path: p.Path, from: from, to: len(f.arena), local: p.Local})
-	b.n.Store(int32(len(f.pkts)))
+	b.n.Add(1)
 }
 
 // collect swaps what was left with the memory of a parcel that is done with.
 func (b *inbox) collect(p *parcel) {
 	b.mu.Lock()
 	b.filling, *p = parcel{arena: p.arena[:0], pkts: p.pkts[:0]}, b.filling
-	b.n.Store(0)
 	b.mu.Unlock()
 }
 
@@ -107,7 +106,7 @@ func (u *Unit) receiveHanded(now int64) bool {
 	if u.blocked {
 		return false
 	}
-	end := min(len(h.pkts), h.at+recvPackets)
+	began, end := h.at, min(len(h.pkts), h.at+recvPackets)
 	self := uint64(1) << u.index
 	u.rx = u.rx[:0]
 	for i := h.at; i < end; i++ {
@@ -127,6 +126,7 @@ func (u *Unit) receiveHanded(now int64) bool {
 	}
 	taken := u.take(now, u.rx)
 	h.at += taken
+	u.inbox.n.Add(int32(began - h.at))
 	u.blocked = taken < len(u.rx)
 	return true
 }
@@ -163,18 +163,20 @@ func (u *Unit) doorbell(now int64, q *nic.QP) {
 type aftermath struct {
 	touched uint64 // units to be told
 	alone   bool
+	wake    bool // the unit's own thread, for a caller who may not come back
 }
 
-func (a aftermath) and(b aftermath) aftermath {
-	return aftermath{a.touched | b.touched, a.alone || b.alone}
+// noteLeft adds what is left to do. The unit is held.
+func (u *Unit) noteLeft(a *aftermath) {
+	if u.many {
+		a.touched, a.alone = a.touched|u.touched, a.alone || u.core.WantsAlone()
+		u.touched = 0
+	}
 }
 
 // letGo gives the unit back.
 func (u *Unit) letGo() (a aftermath) {
-	if u.many {
-		a = aftermath{u.touched, u.core.WantsAlone()}
-		u.touched = 0
-	}
+	u.noteLeft(&a)
 	u.mu.Unlock()
 	return a
 }
@@ -195,36 +197,4 @@ func (a aftermath) do(e *Engine, caller bool) {
 			u.kick()
 		}
 	}
-}
-
-// driveOn is a step of a unit with which a caller has left something, if nobody else holds it.
-func (u *Unit) driveOn() bool {
-	if !u.mu.TryLock() {
-		return false
-	}
-	if u.closed.Load() {
-		u.mu.Unlock()
-		return false
-	}
-	restore := faultsPanic()
-	for range 2 { // the answer may be an acknowledgement, which waits for a step with nothing else to do
-		if !u.step(lookRarely) {
-			break
-		}
-	}
-	wake := u.oversleeps()
-	after := u.letGo()
-	restore()
-	if wake {
-		u.waiter.wake()
-	}
-	if after.alone {
-		u.engine.alone()
-	}
-	for _, v := range u.engine.units { // their own threads do the rest: this must end
-		if after.touched>>v.index&1 != 0 {
-			v.kick()
-		}
-	}
-	return true
 }

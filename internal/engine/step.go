@@ -102,6 +102,7 @@ func (u *Unit) doorbells(now int64) bool {
 	u.rings.n.Store(0)
 	u.rings.mu.Unlock()
 	for i, q := range u.rung {
+		q.Rung.Store(false)
 		u.doorbell(now, q)
 		u.rung[i] = nil
 	}

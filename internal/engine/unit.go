@@ -113,8 +113,12 @@ func (u *Unit) Ring(q *nic.QP) {
 	}
 }
 
-// leaveDoorbell leaves a doorbell with the unit.
+// leaveDoorbell leaves a doorbell with the unit. However often a program rings, it waits once: Rung is cleared before the
+// queue is looked at.
 func (u *Unit) leaveDoorbell(q *nic.QP) {
+	if q.Rung.Swap(true) {
+		return
+	}
 	u.rings.mu.Lock()
 	u.rings.q = append(u.rings.q, q)
 	u.rings.n.Store(int32(len(u.rings.q)))
@@ -126,40 +130,83 @@ func (u *Unit) Progress() bool { return u.drive((*Unit).whole) }
 
 func (u *Unit) whole() { u.step(lookSometimes) }
 
-// drive runs f if nobody else holds the unit. Whoever holds it looks once more, after it has
-// let go, for what was left here meanwhile by those who could not drive.
+// answer is whole for a caller who has left something with the unit. The answer may be an acknowledgement, which waits for a
+// step with nothing else to do.
+func (u *Unit) answer() {
+	for range 2 {
+		if !u.step(lookRarely) {
+			break
+		}
+	}
+}
+
+// drive runs f for a caller, if nobody else holds the unit.
 func (u *Unit) drive(f func(*Unit)) bool {
-	if !u.mu.TryLock() {
+	after, drove := u.visit(f)
+	if !drove {
 		// Whoever holds the unit may have lost its core: to spin for it would keep it away for a
 		// whole slice of the scheduler.
 		yieldThread()
 		return false
 	}
+	u.lastCall.Store(Now())
+	u.counters.CallerSteps.Add(1)
+	u.finish(after, true)
+	return true
+}
+
+// driveOn lets a caller drive a unit with which he has left something, if nobody else holds it. What that leads to elsewhere
+// is for the threads of those units: this must end.
+func (u *Unit) driveOn() bool {
+	after, drove := u.visit((*Unit).answer)
+	if drove {
+		u.finish(after, false)
+	}
+	return drove
+}
+
+// visit runs f if nobody else holds the unit. Whoever holds it looks once more, after it has let go, for what was left
+// here meanwhile by those who could not drive.
+func (u *Unit) visit(f func(*Unit)) (after aftermath, drove bool) {
+	for range mostVisits {
+		if !u.mu.TryLock() || !u.hold(f, &after) {
+			return after, drove
+		}
+		drove = true
+		if after.alone || !u.leftHere() {
+			return after, true
+		}
+		f = (*Unit).send
+	}
+	after.wake = true // a caller has work of his own
+	return after, true
+}
+
+// mostVisits is how often a caller looks again.
+const mostVisits = 16
+
+// hold runs f with the unit, which the caller has taken, and gives it back; of a panic too: whoever recovers from it must
+// not find it held for ever. False: it is closed.
+func (u *Unit) hold(f func(*Unit), after *aftermath) bool {
+	defer u.mu.Unlock()
 	if u.closed.Load() {
-		u.mu.Unlock()
 		return false
 	}
-	restore := faultsPanic()
+	defer faultsPanic()()
 	f(u)
-	wake := u.oversleeps()
-	after := u.letGo()
-	for !after.alone && u.leftHere() && !u.closed.Load() && u.mu.TryLock() {
-		if !u.closed.Load() {
-			u.send()
-		}
-		wake = u.oversleeps() || wake
-		after = after.and(u.letGo())
-	}
-	restore()
-	u.lastCall.Store(Now())
-	if wake {
+	after.wake = after.wake || u.oversleeps()
+	u.noteLeft(after)
+	return true
+}
+
+// finish does what is left to do for a caller who has driven the unit.
+func (u *Unit) finish(after aftermath, caller bool) {
+	if after.wake {
 		u.waiter.wake()
 	}
-	u.counters.CallerSteps.Add(1)
 	if u.many {
-		after.do(u.engine, true)
+		after.do(u.engine, caller)
 	}
-	return true
 }
 
 // leftHere tells whether doorbells or packets wait that were left here.

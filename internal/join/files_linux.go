@@ -14,6 +14,17 @@ func filesOf(fds []int) dma.Files {
 	return dma.Files{Mem: os.NewFile(uintptr(fds[0]), "mem"), Maps: os.NewFile(uintptr(fds[1]), "maps")}
 }
 
+// ofProc tells whether descriptors are of /proc: any other file could make the NIC wait, and all its runs.
+func ofProc(fds []int) bool {
+	for _, fd := range fds {
+		var st unix.Statfs_t
+		if unix.Fstatfs(fd, &st) != nil || st.Type != unix.PROC_SUPER_MAGIC {
+			return false
+		}
+	}
+	return true
+}
+
 // errno is the number in an error, EIO for any other.
 func errno(err error) unix.Errno {
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,6 +46,21 @@ type Guest struct {
 
 	mu    sync.Mutex
 	files map[uint64]*sandbox.File
+	late  map[uint64]*lateCall
+}
+
+// guestDevice is one node's device, by its number at the host.
+type guestDevice struct {
+	*Guest
+	num uint64
+}
+
+// lateCall is a call that the host answers later; or such an answer that was faster than the word that it comes later.
+type lateCall struct {
+	call     sandbox.Call // nil: not heard of yet
+	answered chan struct{}
+	kind     byte
+	value    uint64
 }
 
 // guestFile is what the sandbox keeps with a file: its number at the host.
@@ -57,7 +73,7 @@ func Dial(key string, q Request, sb Sandbox) (*Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Guest{calls: newConn(fd), host: pid, sb: sb, died: make(chan struct{}), files: map[uint64]*sandbox.File{}}
+	g := &Guest{calls: newConn(fd), host: pid, sb: sb, died: make(chan struct{}), files: map[uint64]*sandbox.File{}, late: map[uint64]*lateCall{}}
 	if err := g.introduce(key, q); err != nil {
 		g.calls.close()
 		for _, c := range []*conn{g.notices, g.updates} {
@@ -121,7 +137,7 @@ func (g *Guest) build(m *message) error {
 	case kindDir:
 		return g.sb.AddDir(string(m.body))
 	case kindDevice:
-		return g.sb.AddDevice(string(m.body), uint32(m.num[0]), uint32(m.num[1]), g)
+		return g.sb.AddDevice(string(m.body), uint32(m.num[0]), uint32(m.num[1]), &guestDevice{g, m.num[2]})
 	case kindFile, kindSymlink:
 		path, rest, ok := m.splitBody()
 		if !ok {
@@ -138,6 +154,7 @@ func (g *Guest) build(m *message) error {
 // follow makes the changes that the host tells of, until it ends.
 func (g *Guest) follow() {
 	defer close(g.died)
+	defer g.endLate()
 	for {
 		m, err := g.updates.receive()
 		if err != nil {
@@ -148,6 +165,10 @@ func (g *Guest) follow() {
 			if f := g.take(m.num[0]); f != nil {
 				g.sb.Forget(f)
 			}
+			continue
+		}
+		if m.kind == kindReply || m.kind == kindFail || m.kind == kindContinue {
+			g.answer(&m)
 			continue
 		}
 		_ = g.build(&m) // a file that cannot be written stays as it was
@@ -178,10 +199,10 @@ func (g *Guest) take(id uint64) *sandbox.File {
 }
 
 // Open, Ioctl and Write implement sandbox.Device.
-func (g *Guest) Open(c sandbox.Call, flags int) {
+func (g *guestDevice) Open(c sandbox.Call, flags int) {
 	pid := c.PID()
 	limit, _ := shm.SizeLimit(pid) // unknown is none
-	g.call(c, kindOpen, uint64(flags), uint64(c.TID()), uint64(pid), limit)
+	g.call(c, kindOpen, uint64(flags), uint64(c.TID()), uint64(pid), limit, g.num)
 }
 
 func (g *Guest) Ioctl(c sandbox.Call, f *sandbox.File, arg uint64) {
@@ -215,6 +236,24 @@ func (g *Guest) notify(kind byte, n uint64) {
 	_, _ = g.notices.ask(message{kind: kind, num: [numbers]uint64{n}})
 }
 
+// Ask brings the answer of the host's front to a question.
+func (g *Guest) Ask(question []byte) ([]byte, error) {
+	g.noticeMu.Lock()
+	defer g.noticeMu.Unlock()
+	m, err := g.notices.ask(message{kind: kindAsk, body: question})
+	var answer []byte
+	for {
+		if err != nil {
+			return nil, err
+		}
+		answer = append(answer, m.body...)
+		if m.num[0] == 0 {
+			return answer, nil
+		}
+		m, err = g.notices.receive()
+	}
+}
+
 // call passes a call on and does what the host asks for, until it is answered. A host that dies leaves EIO; the run then
 // ends anyway.
 func (g *Guest) call(c sandbox.Call, kind byte, num ...uint64) {
@@ -229,14 +268,11 @@ func (g *Guest) call(c sandbox.Call, kind byte, num ...uint64) {
 		}
 		a := message{kind: m.kind}
 		switch m.kind {
-		case kindReply:
-			c.Reply(int64(m.num[0]))
+		case kindReply, kindFail, kindContinue:
+			finish(c, m.kind, m.num[0])
 			return
-		case kindFail:
-			c.Fail(unix.Errno(m.num[0]))
-			return
-		case kindContinue:
-			c.Continue()
+		case kindLater:
+			g.later(c, m.num[0])
 			return
 		case kindValid:
 			a.num[0] = truth(c.Valid())
@@ -261,6 +297,103 @@ func (g *Guest) call(c sandbox.Call, kind byte, num ...uint64) {
 		err = g.calls.send(a)
 	}
 	c.Fail(unix.EIO)
+}
+
+// patience is how often a call that is answered later looks whether its thread has a signal to handle.
+const patience = 20 * time.Millisecond
+
+// later keeps a call until it is answered, or its thread has a signal to handle or is gone.
+func (g *Guest) later(c sandbox.Call, num uint64) {
+	l := &lateCall{call: c, answered: make(chan struct{})}
+	g.mu.Lock()
+	early := g.late[num]
+	if early != nil {
+		delete(g.late, num)
+	} else {
+		g.late[num] = l
+	}
+	g.mu.Unlock()
+	if early != nil {
+		finish(c, early.kind, early.value)
+		return
+	}
+	go func() {
+		t := time.NewTicker(patience)
+		defer t.Stop()
+		for {
+			select {
+			case <-l.answered:
+				return
+			case <-t.C:
+			}
+			if !c.SignalPending() && c.Valid() {
+				continue
+			}
+			if g.abandon(num) {
+				c.Fail(unix.EINTR)
+			} else {
+				<-l.answered
+			}
+			return
+		}
+	}()
+}
+
+// abandon asks the host to give a call up. False: it has answered.
+func (g *Guest) abandon(num uint64) bool {
+	g.noticeMu.Lock()
+	m, err := g.notices.ask(message{kind: kindAbandon, num: [numbers]uint64{num}})
+	g.noticeMu.Unlock()
+	if err != nil || m.num[0] != 1 {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.late, num)
+	return true
+}
+
+// answer takes the answer of a late call.
+func (g *Guest) answer(m *message) {
+	num := m.num[1]
+	g.mu.Lock()
+	l := g.late[num]
+	if l == nil {
+		g.late[num] = &lateCall{kind: m.kind, value: m.num[0]}
+	} else {
+		delete(g.late, num)
+	}
+	g.mu.Unlock()
+	if l != nil {
+		finish(l.call, m.kind, m.num[0])
+		close(l.answered)
+	}
+}
+
+// endLate fails the calls that wait, when the host is gone.
+func (g *Guest) endLate() {
+	g.mu.Lock()
+	all := g.late
+	g.late = map[uint64]*lateCall{}
+	g.mu.Unlock()
+	for _, l := range all {
+		if l.call != nil {
+			l.call.Fail(unix.EIO)
+			close(l.answered)
+		}
+	}
+}
+
+// finish ends a call as the host says.
+func finish(c sandbox.Call, kind byte, value uint64) {
+	switch kind {
+	case kindReply:
+		c.Reply(int64(value))
+	case kindFail:
+		c.Fail(unix.Errno(value))
+	default:
+		c.Continue()
+	}
 }
 
 // inject installs the host's file in the caller.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,11 +18,14 @@ import (
 type Front interface {
 	sandbox.Device
 	io.Closer
+	// Describe answers Guest.Ask.
+	Describe(question []byte) ([]byte, error)
 }
 
 // Host lets other runs in.
 type Host struct {
 	fd      int
+	deaf    chan struct{} // closed when no run is let in any more; nil before Serve
 	version string
 	admit   func(*Run) (Front, error)
 
@@ -45,20 +49,26 @@ func Listen(key, version string) (*Host, error) {
 // Serve lets runs in from now on. admit makes the front of one and adds its files to the run's tree; its error is what that
 // run's user reads.
 func (h *Host) Serve(admit func(*Run) (Front, error)) {
-	h.admit = admit
+	h.admit, h.deaf = admit, make(chan struct{})
 	go func() {
+		defer close(h.deaf)
 		for {
 			fd, _, err := unix.Accept4(h.fd, unix.SOCK_CLOEXEC)
 			switch err {
 			case nil:
 				go h.welcome(newConn(fd))
 			case unix.EINTR, unix.ECONNABORTED:
-			default: // closed
+			case unix.EINVAL: // shut down
 				return
+			default: // no descriptor or memory left: those that knock wait until there is
+				time.Sleep(acceptPause)
 			}
 		}
 	}()
 }
+
+// acceptPause is how long a host that has no descriptor left for a run waits for one.
+const acceptPause = 20 * time.Millisecond
 
 // Runs is the number of runs that have joined.
 func (h *Host) Runs() int {
@@ -92,6 +102,9 @@ func (h *Host) FinishIdle() bool {
 // Close gives the name back, when the NIC is gone.
 func (h *Host) Close() {
 	unix.Shutdown(h.fd, unix.SHUT_RDWR) // wakes Accept
+	if h.deaf != nil {
+		<-h.deaf
+	}
 	unix.Close(h.fd)
 }
 
@@ -116,7 +129,7 @@ func (h *Host) leave(r *Run) {
 // welcome serves one run until its end.
 func (h *Host) welcome(calls *conn) {
 	defer calls.close()
-	r := &Run{host: h, calls: calls, files: map[uint64]*sandbox.File{}, spaces: map[int]*space{}}
+	r := &Run{host: h, calls: calls, files: map[uint64]hostFile{}, late: map[uint64]*call{}, spaces: map[int]*space{}}
 	if !h.enter(r) {
 		return
 	}
@@ -136,23 +149,31 @@ type Run struct {
 	host           *Host
 	pid            int // of the guest
 	calls, notices *conn
-	updates        *conn
+	updates        *queue
 	hello          hello
 	passed         []*os.File
-	local          bool // the guest is in our pid namespace
-	device         sandbox.Device
+	local          bool             // the guest is in our pid namespace
+	devices        []sandbox.Device // of the nodes, by their numbers
 	front          Front
 	log            *logWriter
 
 	treeMu sync.Mutex
-	ready  bool // the tree is complete: changes go to updates
+	tree   []message // what the front has made of it
+	ready  bool      // the tree is complete: changes go to updates
 
 	mu     sync.Mutex
-	files  map[uint64]*sandbox.File
+	files  map[uint64]hostFile
+	late   map[uint64]*call // calls that are answered later, by number
 	lastID uint64
 
 	spaceMu sync.RWMutex // held for reading while memory is touched on behalf of a call
 	spaces  map[int]*space
+}
+
+// hostFile is a file of the run, with the device that it is of.
+type hostFile struct {
+	*sandbox.File
+	dev sandbox.Device
 }
 
 // Config is what the guest gave in Request.Config, and Files are its open files, which belong to the run. PID is the guest's
@@ -174,7 +195,7 @@ func (r *Run) introduce() (err error) {
 		closeAll(m.fds)
 		return fmt.Errorf("no introduction from process %d", r.pid)
 	}
-	r.notices, r.updates = newConn(m.fds[0]), newConn(m.fds[1])
+	r.notices, r.updates = newConn(m.fds[0]), newQueue(newConn(m.fds[1]))
 	for _, fd := range m.fds[2:] {
 		r.passed = append(r.passed, os.NewFile(uintptr(fd), "passed"))
 	}
@@ -185,14 +206,23 @@ func (r *Run) introduce() (err error) {
 		return fmt.Errorf("it is of rnic %s, and this is %s: use one of them for both, or wait until the runs that use the NIC have ended",
 			r.host.version, r.hello.Version)
 	}
-	r.local = r.hello.PIDNamespace == pidNamespace() && !r.hello.FilesOnly
-	if r.front, err = r.host.admit(r); err != nil {
+	ns := pidNamespace()
+	r.local = ns != 0 && r.hello.PIDNamespace == ns && !r.hello.FilesOnly && othersMayTrace()
+	front, err := r.host.admit(r)
+	if err != nil {
 		return err
 	}
+	r.front = front
 	r.treeMu.Lock()
-	defer r.treeMu.Unlock()
-	r.ready = true
-	return r.calls.send(message{kind: kindReady, num: [numbers]uint64{uint64(os.Getpid())}})
+	tree := r.tree
+	r.tree, r.ready = nil, true
+	r.treeMu.Unlock()
+	for _, m := range append(tree, message{kind: kindReady, num: [numbers]uint64{uint64(os.Getpid())}}) {
+		if err := r.calls.send(m); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // end ends what introduce made.
@@ -209,11 +239,9 @@ func (r *Run) end() {
 		delete(r.spaces, pid)
 	}
 	r.spaceMu.Unlock()
-	for _, c := range []*conn{r.notices, r.updates} {
-		if c != nil {
-			c.hangUp()
-			c.close()
-		}
+	if r.notices != nil {
+		r.notices.close()
+		r.updates.close()
 	}
 	r.log.close()
 	for _, f := range r.passed {
@@ -243,29 +271,31 @@ func (r *Run) serve() {
 	<-done
 }
 
-// call hands one call to the front, and waits for its answer.
+// call hands one call to the front. If it is not answered when the front has done with it, it will be later.
 func (r *Run) call(m *message) bool {
-	if r.device == nil {
-		return false
-	}
-	c := &call{r: r, answered: make(chan struct{}), fd: -1}
+	c := &call{r: r, fd: -1}
 	run := func() {}
 	switch m.kind {
 	case kindOpen:
+		if m.num[4] >= uint64(len(r.devices)) {
+			return false
+		}
+		c.dev = r.devices[m.num[4]]
 		c.tid, c.pid, c.sizeLimit = int(m.num[1]), int(m.num[2]), m.num[3]
-		run = func() { r.device.Open(c, int(m.num[0])) }
+		run = func() { c.dev.Open(c, int(m.num[0])) }
 	case kindIoctl, kindWrite:
-		f := r.file(m.num[0])
-		if f == nil {
+		f, ok := r.file(m.num[0])
+		if !ok {
 			c.Fail(unix.EBADF)
 			break
 		}
+		c.dev = f.dev
 		if m.kind == kindIoctl {
 			c.tid, c.pid, c.fd = int(m.num[2]), int(m.num[3]), int(m.num[4])
-			run = func() { r.device.Ioctl(c, f, m.num[1]) }
+			run = func() { f.dev.Ioctl(c, f.File, m.num[1]) }
 		} else {
 			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
-			run = func() { r.device.Write(c, f, m.num[1], m.num[2]) }
+			run = func() { f.dev.Write(c, f.File, m.num[1], m.num[2]) }
 		}
 	default:
 		return false
@@ -280,7 +310,7 @@ func (r *Run) call(m *message) bool {
 		}()
 		run()
 	}()
-	<-c.answered
+	c.postpone()
 	return true
 }
 
@@ -294,12 +324,22 @@ func (r *Run) serveNotices() {
 		closeAll(m.fds)
 		switch m.kind {
 		case kindClosed:
-			if f := r.file(m.num[0]); f != nil {
+			if f, ok := r.file(m.num[0]); ok {
 				r.drop(m.num[0])
-				r.device.Closed(f)
+				f.dev.Closed(f.File)
 			}
+		case kindAbandon:
+			if r.notices.send(message{kind: m.kind, num: [numbers]uint64{truth(r.abandon(m.num[0]))}}) != nil {
+				return
+			}
+			continue
 		case kindGone:
 			r.memoryGone(int(m.num[0]))
+		case kindAsk:
+			if !r.describe(m.body) {
+				return
+			}
+			continue
 		default:
 			return
 		}
@@ -309,10 +349,37 @@ func (r *Run) serveNotices() {
 	}
 }
 
-func (r *Run) file(id uint64) *sandbox.File {
+// describe answers a question of the guest's, in parts.
+func (r *Run) describe(question []byte) bool {
+	answer, err := r.front.Describe(question)
+	if err != nil {
+		answer = nil
+	}
+	for {
+		part := answer[:min(len(answer), maxBody)]
+		answer = answer[len(part):]
+		if r.notices.send(message{kind: kindAsk, num: [numbers]uint64{truth(len(answer) > 0)}, body: part}) != nil {
+			return false
+		}
+		if len(answer) == 0 {
+			return true
+		}
+	}
+}
+
+func (r *Run) file(id uint64) (f hostFile, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.files[id]
+	f, ok = r.files[id]
+	return f, ok
+}
+
+// abandon gives up a call whose program has a signal to handle. False: it has been answered.
+func (r *Run) abandon(num uint64) bool {
+	r.mu.Lock()
+	c := r.late[num]
+	r.mu.Unlock()
+	return c != nil && c.abandon()
 }
 
 func (r *Run) drop(id uint64) {
@@ -326,18 +393,18 @@ func (r *Run) Forget(f *sandbox.File) {
 	r.mu.Lock()
 	var id uint64
 	for i, g := range r.files {
-		if g == f {
+		if g.File == f {
 			id = i
 		}
 	}
 	delete(r.files, id)
 	r.mu.Unlock()
 	if id != 0 {
-		_ = r.updates.send(message{kind: kindForget, num: [numbers]uint64{id}})
+		r.updates.post(message{kind: kindForget, num: [numbers]uint64{id}})
 	}
 }
 
-// AddDir, AddFile, AddSymlink and AddDevice are the sandbox's. All nodes of a run are one device's.
+// AddDir, AddFile, AddSymlink and AddDevice are the sandbox's.
 func (r *Run) AddDir(path string) error {
 	return r.change(message{kind: kindDir, body: []byte(path)})
 }
@@ -351,15 +418,22 @@ func (r *Run) AddSymlink(path, target string) error {
 }
 
 func (r *Run) AddDevice(path string, major, minor uint32, d sandbox.Device) error {
-	r.device = d
-	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor)}, body: []byte(path)})
+	n := uint64(len(r.devices))
+	r.devices = append(r.devices, d)
+	return r.change(message{kind: kindDevice, num: [numbers]uint64{uint64(major), uint64(minor), n}, body: []byte(path)})
 }
 
+// change never waits for the guest, which may be stopped: the device, which all runs share, tells of its port's changes.
 func (r *Run) change(m message) error {
+	if len(m.body) > maxBody {
+		return fmt.Errorf("join: file of %d bytes", len(m.body))
+	}
 	r.treeMu.Lock()
 	defer r.treeMu.Unlock()
 	if r.ready {
-		return r.updates.send(m)
+		r.updates.post(m)
+	} else {
+		r.tree = append(r.tree, m)
 	}
-	return r.calls.send(m)
+	return nil
 }

@@ -3,7 +3,7 @@ package join
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +19,11 @@ type call struct {
 	tid, pid  int
 	fd        int
 	sizeLimit uint64
-	done      atomic.Bool
-	answered  chan struct{}
+	dev       sandbox.Device
+
+	mu   sync.Mutex
+	done bool
+	late uint64 // its number, if it is answered later
 }
 
 var _ sandbox.Call = (*call)(nil)
@@ -31,7 +34,10 @@ func (c *call) FD() int  { return c.fd }
 
 // ask lets the guest do something; after the answer, or when the guest is gone, nothing may be asked.
 func (c *call) ask(kind byte, fds []int, num ...uint64) (message, error) {
-	if c.done.Load() {
+	c.mu.Lock()
+	over := c.done || c.late != 0
+	c.mu.Unlock()
+	if over {
 		return message{}, errEnded
 	}
 	m := message{kind: kind, fds: fds}
@@ -44,7 +50,17 @@ func (c *call) truth(kind byte, num ...uint64) bool {
 	return err == nil && m.num[0] == 1
 }
 
-func (c *call) Valid() bool              { return c.truth(kindValid) }
+// A call that is answered later stays valid until the guest gives it up, which also looks for signals.
+func (c *call) Valid() bool {
+	c.mu.Lock()
+	done, late := c.done, c.late != 0
+	c.mu.Unlock()
+	if late {
+		return !done
+	}
+	return c.truth(kindValid)
+}
+
 func (c *call) Nonblocking(fd int) bool  { return c.truth(kindNonblock, uint64(fd)) }
 func (c *call) SignalPending() bool      { return c.truth(kindSignal) }
 func (c *call) Reply(v int64)            { c.end(kindReply, uint64(v)) }
@@ -52,10 +68,54 @@ func (c *call) Fail(errno syscall.Errno) { c.end(kindFail, uint64(errno)) }
 func (c *call) Continue()                { c.end(kindContinue, 0) }
 
 func (c *call) end(kind byte, v uint64) {
-	if !c.done.Swap(true) {
-		_ = c.r.calls.send(message{kind: kind, num: [numbers]uint64{v}}) // if it fails, the guest is gone
-		close(c.answered)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done {
+		return
 	}
+	c.done = true
+	if c.late == 0 {
+		_ = c.r.calls.send(message{kind: kind, num: [numbers]uint64{v}}) // if it fails, the guest is gone
+		return
+	}
+	c.r.forgetLate(c.late)
+	c.r.updates.post(message{kind: kind, num: [numbers]uint64{v, c.late}})
+}
+
+// postpone tells the guest that the call is answered later, unless it has been.
+func (c *call) postpone() {
+	c.r.mu.Lock()
+	c.r.lastID++
+	num := c.r.lastID
+	c.r.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done {
+		return
+	}
+	c.late = num
+	c.r.mu.Lock()
+	c.r.late[num] = c
+	c.r.mu.Unlock()
+	_ = c.r.calls.send(message{kind: kindLater, num: [numbers]uint64{num}})
+}
+
+// abandon ends a call without an answer. False: it has one.
+func (c *call) abandon() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done {
+		return false
+	}
+	c.done = true
+	c.r.forgetLate(c.late)
+	return true
+}
+
+func (r *Run) forgetLate(num uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.late, num)
 }
 
 func (c *call) File(fd int) *sandbox.File {
@@ -63,7 +123,8 @@ func (c *call) File(fd int) *sandbox.File {
 	if err != nil || m.num[0] == 0 {
 		return nil
 	}
-	return c.r.file(m.num[0])
+	f, _ := c.r.file(m.num[0])
+	return f.File
 }
 
 func (c *call) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int, *sandbox.File, error) {
@@ -71,7 +132,7 @@ func (c *call) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int,
 	c.r.lastID++
 	id := c.r.lastID
 	f := &sandbox.File{Data: data}
-	c.r.files[id] = f // before the program can use it
+	c.r.files[id] = hostFile{f, c.dev} // before the program can use it
 	c.r.mu.Unlock()
 	on := uint64(0)
 	if closeOnExec {
@@ -87,7 +148,11 @@ func (c *call) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int,
 	if err != nil {
 		return -1, nil, err
 	}
-	return int(m.num[0]), c.r.file(m.num[1]), nil
+	known, ok := c.r.file(m.num[1])
+	if !ok {
+		return -1, nil, unix.EPROTO // no guest of ours says so
+	}
+	return int(m.num[0]), known.File, nil
 }
 
 func (c *call) ReadMem(addr uint64, p []byte) error {
@@ -163,6 +228,10 @@ func (r *Run) reach(c *call) (*space, error) {
 			closeAll(m.fds)
 			return nil, fmt.Errorf("process %d: %w: %v", c.pid, dma.ErrRefused, e)
 		}
+		if !ofProc(m.fds) {
+			closeAll(m.fds)
+			return nil, fmt.Errorf("process %d: %w: no files of /proc", c.pid, dma.ErrRefused)
+		}
 		s.files = filesOf(m.fds)
 		s.memory = dma.NewProcessFiles(c.pid, s.files)
 	}
@@ -183,8 +252,8 @@ func (r *Run) SizeLimit(sys sandbox.Call) (uint64, error) { return sys.(*call).s
 
 // memoryGone tells the front, which then does not use the memory any more, and lets go of it.
 func (r *Run) memoryGone(pid int) {
-	if r.device != nil {
-		r.device.MemoryGone(pid)
+	for _, d := range r.devices {
+		d.MemoryGone(pid)
 	}
 	r.spaceMu.Lock()
 	defer r.spaceMu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -67,6 +68,15 @@ type boxCall struct {
 	value   int64
 	errno   syscall.Errno
 	ended   int
+	calm    atomic.Bool   // no signal waits
+	done    chan struct{} // closed with the answer, if there
+}
+
+func (c *boxCall) end() {
+	c.ended++
+	if c.done != nil {
+		close(c.done)
+	}
 }
 
 func (c *boxCall) TID() int                      { return unix.Gettid() }
@@ -77,9 +87,9 @@ func (c *boxCall) WriteMem(uint64, []byte) error { return unix.EFAULT }
 func (c *boxCall) Valid() bool                   { return !c.invalid }
 func (c *boxCall) Nonblocking(fd int) bool       { return fd == 7 }
 func (c *boxCall) SignalPending() bool           { return true }
-func (c *boxCall) Reply(v int64)                 { c.value, c.ended = v, c.ended+1 }
-func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno, c.ended = -1, e, c.ended+1 }
-func (c *boxCall) Continue()                     { c.value, c.ended = -2, c.ended+1 }
+func (c *boxCall) Reply(v int64)                 { c.value = v; c.end() }
+func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno = -1, e; c.end() }
+func (c *boxCall) Continue()                     { c.value = -2; c.end() }
 func (c *boxCall) File(fd int) *sandbox.File     { return c.b.files[fd] }
 func (c *boxCall) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (int, *sandbox.File, error) {
 	if r == sandbox.RangeCM {
@@ -124,6 +134,9 @@ func (f *front) MemoryGone(pid int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.gone = append(f.gone, pid)
+}
+func (f *front) Describe(question []byte) ([]byte, error) {
+	return bytes.Repeat(question, 100_000), nil
 }
 func (f *front) Close() error {
 	f.mu.Lock()
@@ -253,13 +266,76 @@ func testCalls(t *testing.T, q Request) {
 	if c = do(func(c sandbox.Call) { c.Continue() }); c.value != -2 {
 		t.Errorf("answer %d", c.value)
 	}
-	// Answered later, from another goroutine.
-	if c = do(func(c sandbox.Call) { go func() { time.Sleep(time.Millisecond); c.Reply(5) }() }); c.value != 5 {
-		t.Errorf("answer %d", c.value)
-	}
 	// A panic costs that call alone.
 	if c = do(func(sandbox.Call) { panic("test") }); c.errno != unix.EIO {
 		t.Errorf("answer %v", c.errno)
+	}
+}
+
+// A call may be answered later: others go on meanwhile, a signal ends it, and so does the end of the host.
+func TestLateAnswers(t *testing.T) {
+	j := start(t, Request{})
+	open := func(c *boxCall, script func(sandbox.Call)) {
+		j.front.mu.Lock()
+		j.front.script = script
+		j.front.mu.Unlock()
+		j.dev.Open(c, 0)
+		j.sync()
+	}
+	wait := func(c *boxCall) {
+		t.Helper()
+		select {
+		case <-c.done:
+		case <-time.After(10 * time.Second):
+			t.Fatal("no answer")
+		}
+	}
+	newCall := func(calm bool) *boxCall {
+		c := &boxCall{b: j.box, done: make(chan struct{})}
+		c.calm.Store(calm)
+		return c
+	}
+	var waits sandbox.Call
+	first := newCall(true)
+	open(first, func(c sandbox.Call) { waits = c })
+	second := newCall(true)
+	open(second, func(c sandbox.Call) { c.Reply(2) })
+	wait(second)
+	select {
+	case <-first.done:
+		t.Error("answered before its time")
+	default:
+	}
+	if !waits.Valid() {
+		t.Error("a call that waits is not valid")
+	}
+	waits.Reply(7)
+	waits.Fail(unix.EIO)
+	if wait(first); first.value != 7 || second.value != 2 {
+		t.Errorf("answers %d and %d", first.value, second.value)
+	}
+	// Answers that race with the word that they come later.
+	for i := range 200 {
+		c := newCall(true)
+		open(c, func(c sandbox.Call) { go c.Reply(int64(i)) })
+		if wait(c); c.value != int64(i) {
+			t.Fatalf("answer %d to call %d", c.value, i)
+		}
+	}
+	third := newCall(false)
+	open(third, func(c sandbox.Call) { waits = c })
+	if wait(third); third.errno != unix.EINTR {
+		t.Errorf("a signal: %d, %v", third.value, third.errno)
+	}
+	if waits.Valid() {
+		t.Error("a call that was given up is valid")
+	}
+	waits.Reply(1)
+	last := newCall(true)
+	open(last, func(c sandbox.Call) {})
+	j.guest.calls.hangUp()
+	if wait(last); last.errno != unix.EIO {
+		t.Errorf("the host is gone: %d, %v", last.value, last.errno)
 	}
 }
 
@@ -301,6 +377,9 @@ func TestFilesOfAGuest(t *testing.T) {
 	if j.dev.Write(c, f, 0, 77); c.value != 77 {
 		t.Errorf("write on the file: %d, %v", c.value, c.errno)
 	}
+	if b, err := j.guest.Ask([]byte("what")); string(b) != strings.Repeat("what", 100_000) || err != nil {
+		t.Errorf("asked: %d bytes, %v", len(b), err)
+	}
 	j.dev.Closed(f)
 	j.dev.MemoryGone(4711)
 	j.sync()
@@ -311,6 +390,111 @@ func TestFilesOfAGuest(t *testing.T) {
 	if j.dev.Ioctl(c, f, 0); c.errno != unix.EBADF {
 		t.Errorf("ioctl on a closed file: %d, %v", c.value, c.errno)
 	}
+}
+
+// A guest that is stopped holds nobody up, and hears the newest when it goes on.
+func TestChangesDoNotWait(t *testing.T) {
+	a, b, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := newQueue(a)
+	r := &Run{ready: true, updates: q, files: map[uint64]hostFile{}}
+	const last = 5000
+	for i := range last + 1 {
+		if err := r.AddFile("/a", fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.AddFile(fmt.Sprint("/", i%7), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q.mu.Lock()
+	n := len(q.list)
+	q.mu.Unlock()
+	if n > 8 {
+		t.Errorf("%d messages wait for a guest that is stopped", n)
+	}
+	for got := ""; got != fmt.Sprint("/a", last); {
+		m, err := b.receive()
+		if err != nil {
+			t.Fatalf("after %s: %v", got, err)
+		}
+		if m.num[0] == 2 && m.body[1] == 'a' {
+			got = string(m.body)
+		}
+	}
+	// And one that never goes on does not hold up the end.
+	for i := range last {
+		r.Forget(&sandbox.File{Data: i})
+		q.post(message{kind: kindForget, num: [numbers]uint64{uint64(i)}})
+	}
+	q.close()
+	b.close()
+}
+
+func socketPair() (a, b *conn, err error) {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	return newConn(p[0]), newConn(p[1]), err
+}
+
+// A host without descriptors says so to those that join, and lets them in when it has some again.
+func TestHostWithoutDescriptors(t *testing.T) {
+	key := testKey()
+	h, err := Listen(key, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Serve(func(r *Run) (Front, error) { return &front{}, nil })
+	limit := func(n uint64) (old unix.Rlimit) {
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: old.Max}); err != nil {
+			t.Fatal(err)
+		}
+		return old
+	}
+	knock, err := socket()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := address(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := limit(3)
+	err = unix.Connect(knock, name)
+	time.Sleep(2 * acceptPause)
+	limit(old.Cur)
+	unix.Close(knock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b, err := socketPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.send(message{kind: kindHello, fds: []int{0, 1, 2}}); err != nil {
+		t.Fatal(err)
+	}
+	old = limit(uint64(b.fd) + 2)
+	_, err = b.receive()
+	limit(old.Cur)
+	if !errors.Is(err, errNoDescriptors) {
+		t.Errorf("passed descriptors without room: %v", err)
+	}
+	a.close()
+	b.close()
+	late := time.AfterFunc(10*time.Second, func() { panic("the host lets nobody in any more") })
+	g, err := Dial(key, Request{Version: "1"}, newBox())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late.Stop()
+	g.Close()
+	h.Finish()
+	h.Close()
 }
 
 func TestChangesArrive(t *testing.T) {
@@ -366,7 +550,7 @@ func TestWhoMayJoin(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(keys), key) {
 		t.Errorf("keys %v, %v", keys, err)
 	}
-	h.Serve(func(*Run) (Front, error) { return nil, errors.New("for a reason") })
+	h.Serve(func(*Run) (Front, error) { return (*front)(nil), errors.New("for a reason") })
 	if _, err := Dial(key, Request{Version: "1"}, newBox()); !errors.Is(err, ErrRefused) || !strings.HasSuffix(err.Error(), ": for a reason") {
 		t.Errorf("not admitted: %v", err)
 	}

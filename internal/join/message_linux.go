@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,7 @@ const protocol = 1
 const (
 	// Guest to host, on the socket of calls.
 	kindHello = 'h' // (protocol; hello as JSON; sockets of notices and updates, then the run's files)
-	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0)
+	kindOpen  = 'o' // (flags, thread, process, RLIMIT_FSIZE or 0, device)
 	kindIoctl = 'i' // (file, argument, thread, process, descriptor)
 	kindWrite = 'w' // (file, address, length, thread, process, descriptor)
 
@@ -33,19 +34,22 @@ const (
 	kindReply    = 'r' // (value)
 	kindFail     = 'e' // (errno)
 	kindContinue = 'c'
+	kindLater    = 'L' // (call); then, on the socket of updates, kindReply, kindFail or kindContinue (value; call)
 
 	// Host to guest: the tree, before kindReady on the socket of calls, later on that of updates.
 	kindDir     = 'd' // (; path)
 	kindFile    = 'F' // (length of the path; path, content)
 	kindSymlink = 'l' // (length of the path; path, target)
-	kindDevice  = 'D' // (major, minor; path)
+	kindDevice  = 'D' // (major, minor, device; path)
 	kindForget  = 'g' // (file)
 	kindReady   = 'R'
 	kindRefused = 'X' // (; reason)
 
 	// Guest to host, on the socket of notices. The answer is of the same kind.
-	kindClosed = 'C' // (file)
-	kindGone   = 'G' // (process)
+	kindClosed  = 'C' // (file)
+	kindGone    = 'G' // (process)
+	kindAbandon = 'B' // (call); answer (1: given up, 0: it has been answered)
+	kindAsk     = 'A' // (; question); answers (more follow; part of the answer), the last with more 0
 )
 
 const (
@@ -85,6 +89,9 @@ func (c *conn) hangUp() { unix.Shutdown(c.fd, unix.SHUT_RDWR) }
 // errEnded says that the other side is gone.
 var errEnded = errors.New("join: connection ended")
 
+// errNoDescriptors says that passed descriptors found no room.
+var errNoDescriptors = errors.New("its process has no file descriptors left: give the first run a higher limit (ulimit -n)")
+
 // send writes one message; fds stay the caller's.
 func (c *conn) send(m message) error {
 	if len(m.body) > maxBody {
@@ -122,6 +129,9 @@ func (c *conn) receive() (m message, err error) {
 		m.fds = rightsOf(c.ctrl[:on])
 		if n < headLength || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 			closeAll(m.fds)
+			if flags&unix.MSG_CTRUNC != 0 {
+				return message{}, errNoDescriptors
+			}
 			return message{}, fmt.Errorf("join: malformed message of %d bytes", n)
 		}
 		m.kind = c.in[0]
@@ -183,7 +193,28 @@ func sameUser(fd int) (pid int, err error) {
 	if int(cred.Uid) != os.Geteuid() {
 		return 0, fmt.Errorf("process %d there belongs to user %d", cred.Pid, cred.Uid)
 	}
+	if int(cred.Uid) == overflowUID && !wholeUserNamespace() {
+		return 0, fmt.Errorf("this user namespace shows every user that it has no number for as %d: who process %d belongs to cannot be told", overflowUID, cred.Pid)
+	}
 	return int(cred.Pid), nil
+}
+
+// overflowUID is what a user without a number in a user namespace looks like there (user_namespaces(7)).
+const overflowUID = 65534
+
+// wholeUserNamespace tells whether every user has a number here, as in the initial user namespace.
+func wholeUserNamespace() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	var first, outside, n uint64
+	_, err2 := fmt.Sscan(string(b), &first, &outside, &n)
+	return err == nil && err2 == nil && first == 0 && outside == 0 && n == 1<<32-1
+}
+
+// othersMayTrace tells whether any process of this user may reach the memory of any other anyway: then it makes no
+// difference whom a guest lets the host reach. With Yama's ptrace_scope a host reaches its own descendants, which no guest may.
+func othersMayTrace() bool {
+	b, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	return err != nil || os.Geteuid() == 0 || strings.TrimSpace(string(b)) == "0"
 }
 
 // hello is how a guest introduces itself.

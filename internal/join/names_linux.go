@@ -26,10 +26,14 @@ func Keys() ([]string, error) {
 	defer f.Close()
 	seen := map[string]bool{}
 	p := prefix()
+	// Anybody may take such a name: only what a key may contain goes to somebody's terminal.
+	plain := func(s string) bool {
+		return strings.IndexFunc(s, func(r rune) bool { return r < '!' || r > '~' }) < 0
+	}
 	for s := bufio.NewScanner(f); s.Scan(); {
 		// Num RefCount Protocol Flags Type St Inode Path: listening sockets have the flag 0x10000.
 		w := strings.Fields(s.Text())
-		if len(w) == 8 && w[3] == "00010000" && strings.HasPrefix(w[7], p) {
+		if len(w) == 8 && w[3] == "00010000" && strings.HasPrefix(w[7], p) && plain(w[7]) {
 			seen[strings.TrimPrefix(w[7], p)] = true
 		}
 	}

@@ -3,7 +3,9 @@ package netdev
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,7 +16,9 @@ type Watcher struct {
 	sel    Selection
 	socket *os.File        // of rtnetlink's groups; the runtime waits for it
 	handle *netlink.Handle // of the same namespace, whatever thread asks
+	stop   chan struct{}
 	done   chan struct{}
+	known  map[netip.Addr]bool // of the last call
 }
 
 // Watch calls changed with the chosen addresses, those of interfaces that are down included, once at the
@@ -31,7 +35,7 @@ func Watch(sel Selection, changed func([]Entry)) (*Watcher, error) {
 		h.Close()
 		return nil, fmt.Errorf("watch network interfaces: %w", err)
 	}
-	w := &Watcher{sel: sel, socket: os.NewFile(uintptr(fd), "rtnetlink"), handle: h, done: make(chan struct{})}
+	w := &Watcher{sel: sel, socket: os.NewFile(uintptr(fd), "rtnetlink"), handle: h, stop: make(chan struct{}), done: make(chan struct{})}
 	go w.run(changed)
 	return w, nil
 }
@@ -57,16 +61,8 @@ func (w *Watcher) run(changed func([]Entry)) {
 	defer w.handle.Close()
 	message := make([]byte, 1<<15)
 	for {
-		// The table may change while it is read: then there is another message, or another attempt.
-		const attempts = 5
-		for range attempts {
-			ifaces, err := readNetlink(w.handle)
-			if err == nil {
-				changed(observe(ifaces, w.sel))
-			}
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				break
-			}
+		if entries, ok := w.read(); ok {
+			changed(entries)
 		}
 		if _, err := w.socket.Read(message); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return // closed
@@ -74,8 +70,67 @@ func (w *Watcher) run(changed func([]Entry)) {
 	}
 }
 
+// read is the chosen addresses as they are, once those that are new can be used.
+func (w *Watcher) read() (entries []Entry, ok bool) {
+	for range settleLooks {
+		if entries, ok = w.look(); !ok || w.settled(entries) {
+			break
+		}
+		select {
+		case <-w.stop:
+			return nil, false
+		case <-time.After(settlePause):
+		}
+	}
+	if ok {
+		w.known = make(map[netip.Addr]bool, len(entries))
+		for _, e := range entries {
+			w.known[e.Addr] = true
+		}
+	}
+	return entries, ok
+}
+
+// How often, and how long, a new address is waited for. It is told of then in any case.
+const (
+	settleLooks = 200
+	settlePause = 5 * time.Millisecond
+)
+
+// settled tells whether packets to the new ones of the addresses arrive. The kernel lists an IPv6 address at once, and makes it one of
+// this machine a little later, in the background. Who sends from it before that gets no answer, not even his neighbour's link
+// address, for which the kernel asks again a second later only: longer than a reliable connection tries.
+func (w *Watcher) settled(entries []Entry) bool {
+	for i := range entries {
+		e := &entries[i]
+		if e.Addr.Is4() || !e.Up || !e.Running && !e.Loopback || w.known[e.Addr] {
+			continue
+		}
+		if r, err := w.handle.RouteGet(e.Addr.AsSlice()); err != nil || len(r) == 0 || r[0].Type != unix.RTN_LOCAL {
+			return false
+		}
+	}
+	return true
+}
+
+// look reads everything. The table may change while it is read: then there is another message, or another attempt.
+func (w *Watcher) look() (entries []Entry, ok bool) {
+	const attempts = 5
+	for range attempts {
+		ifaces, err := readNetlink(w.handle)
+		if err == nil {
+			entries, ok = observe(ifaces, w.sel), true
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return entries, ok
+}
+
 // Close ends the watch: when it returns, changed is not being called and will not be.
 func (w *Watcher) Close() {
+	close(w.stop)
 	_ = w.socket.Close()
 	<-w.done
 }

@@ -1,22 +1,21 @@
 package netdev
 
 import (
+	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rnic/internal/testnet"
 )
 
 // A watch tells of carrier, administrative state and addresses, in the namespace that it was made in.
 func TestWatch(t *testing.T) {
-	runtime.LockOSThread() // never unlocked: the thread, and its namespace, end with the test
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made: unshare: %v", err)
-	}
+	testnet.Own(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "w0"}, PeerName: "w1"}); err != nil {
 		t.Skipf("no veth devices: %v", err)
 	}
@@ -68,6 +67,57 @@ func TestWatch(t *testing.T) {
 	_ = netlink.AddrAdd(near, address)
 	if len(seen) > 0 {
 		t.Error("told of a change after Close")
+	}
+}
+
+// An address that the watch tells of can be used: also if a message about another one makes the watch look before the kernel
+// has made it an address of this machine.
+func TestWatchTellsOfUsableAddresses(t *testing.T) {
+	near, far := testnet.Own(t), testnet.Another(t)
+	testnet.Up(t, "lo")
+	testnet.Cable(t, netlink.LinkAttrs{Name: "w0"}, far, "w1")
+	link := testnet.Up(t, "w0")
+	far.Enter(t)
+	testnet.Up(t, "w1")
+	near.Enter(t)
+	testnet.WaitLinkLocal(t, "w0")
+	routes, err := netlink.NewHandleAt(near.NsHandle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer routes.Close()
+	const count = 100
+	address := func(i int) string { return fmt.Sprintf("fd00:1::%x", i+1) }
+	last := netip.MustParseAddr(address(count - 1))
+	told, done, all := map[netip.Addr]bool{}, false, make(chan struct{})
+	w, err := Watch(Selection{Interfaces: []string{"w0"}}, func(entries []Entry) {
+		for _, e := range entries {
+			if told[e.Addr] || e.Addr.Is4() {
+				continue
+			}
+			told[e.Addr] = true
+			if r, err := routes.RouteGet(e.Addr.AsSlice()); err != nil || len(r) == 0 || r[0].Type != unix.RTN_LOCAL {
+				t.Errorf("packets to %v do not arrive: %v %v", e.Addr, r, err)
+			}
+		}
+		if told[last] && !done {
+			done = true
+			close(all)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	for i := range count {
+		if err := netlink.AddrAdd(link, testnet.Address(t, address(i)+"/64")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-all:
+	case <-time.After(20 * time.Second):
+		t.Error("the last address is never told of")
 	}
 }
 

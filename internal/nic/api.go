@@ -135,7 +135,7 @@ const (
 	AccessRemoteAtomic Access = 1 << 3
 	AccessMWBind       Access = 1 << 4
 	AccessZeroBased    Access = 1 << 5
-	AccessOnDemand     Access = 1 << 6
+	AccessOnDemand     Access = 1 << 6 // memory is looked at when it is used
 	AccessHugeTLB      Access = 1 << 7
 	AccessFlushGlobal  Access = 1 << 8
 	AccessFlushPersist Access = 1 << 9
@@ -338,6 +338,7 @@ type Stats struct {
 	Completions, ErrorCompletions            uint64
 	CQOverflows                              uint64
 	Migrations                               uint64 // queue pairs that have gone over to their alternate path
+	HandoverDrops                            uint64 // many units: packets for another unit that found no room with it, lost like any packet
 
 	ECNMarked              uint64 // packets of connections that the network has marked: congestion experienced
 	CNPsSent, CNPsReceived uint64 // congestion notification packets

@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"errors"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
@@ -89,6 +91,9 @@ func (q *QP) perform(now int64, e *effect) {
 			q.activate()
 		}
 	case effectDatagram:
+		if c := q.count; c != nil {
+			c.received(true, e.cqe.ByteLen-roce.GRHSize)
+		}
 		q.receiveDone(e)
 	case effectDatagramFailed:
 		q.completeReceiveWith(e.cqe.WRID, e.recvErr)
@@ -102,6 +107,9 @@ func (q *QP) perform(now int64, e *effect) {
 
 // commitNow moves the committed state: e's packet has been executed.
 func (q *QP) commitNow(e *effect) {
+	if c := q.count; c != nil {
+		c.received(e.last, e.bytes)
+	}
 	if q.typ == UC {
 		return // nothing is acknowledged
 	}
@@ -146,6 +154,10 @@ func (q *QP) commitRead(e *effect) {
 	if s := r.findSaved(e.psn, e.psn.Add(int(e.packets)), false); s != nil {
 		s.msn = r.msn
 	}
+	if c := q.count; c != nil {
+		c.ReadsServed++
+		c.ReadServedBytes += uint64(e.cqe.ByteLen)
+	}
 	q.respond(q.readResponse(e, r.msn))
 }
 
@@ -155,6 +167,9 @@ func (q *QP) commitAtomic(e *effect, old uint64) {
 	r.advance(e.psn)
 	if s := r.findSaved(e.psn, e.psn.Add(1), true); s != nil {
 		s.executed, s.value, s.msn = true, old, r.msn
+	}
+	if c := q.count; c != nil {
+		c.AtomicsServed++
 	}
 	q.respond(shortResponse(e.psn, e.kind == effectAtomic, old, r.msn))
 }
@@ -176,6 +191,9 @@ func (q *QP) performNAK(now int64, e *effect) {
 		s.AccessNAKsSent++
 	default:
 		s.OtherNAKsSent++
+	}
+	if c := q.count; c != nil {
+		c.nakSent(e.syndrome)
 	}
 	r := &q.resp
 	r.nakDue, r.nak, r.nakPSN = true, e.syndrome, e.psn
@@ -206,6 +224,17 @@ func (q *QP) completeReceiveWith(wrid uint64, status ring.Status) {
 	q.nic.pushCQE(q.recvCQ, &ring.CQE{WRID: wrid, Status: status, Opcode: ring.WCRecv, QPN: q.num}, false)
 }
 
+// fallSilent ends a queue pair whose program is gone, while it is not cleaned up yet: towards the peer it is gone already. A NAK
+// would say that the request was wrong; the peer learns from its timer that nobody is there.
+func (q *QP) fallSilent(now int64) {
+	if q.state == Err {
+		return
+	}
+	q.resp.nakDue, q.resp.ackDue = false, false
+	q.nic.event(Event{Type: EventQPFatal, QP: q}) // another process may have the device open too
+	q.enterError(now)
+}
+
 // memoryFailed treats a transfer that e or a packet merged into e asked for, and that the program's
 // memory did not allow.
 func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
@@ -226,6 +255,11 @@ func (q *QP) memoryFailed(now int64, e *effect, f *hostmem.Failure) {
 	case e.kind == effectCommit || e.kind == effectReceive || e.kind == effectAtomic || e.kind == effectPlaced:
 		if q.nic.planted == PlantedEarlyACK && e.kind != effectAtomic && e.kind != effectPlaced {
 			return // it has been acknowledged already
+		}
+		if errors.Is(f.Err, hostmem.ErrGone) {
+			q.resp.committed = psn.Add(-1)
+			q.fallSilent(now)
+			return
 		}
 		nak := effect{syndrome: roce.NAKRemoteAccess, psn: psn}
 		if e.send {

@@ -12,7 +12,7 @@ type moderation struct {
 	count, period uint16 // completions; microseconds
 	waiting       uint16 // completions since the queue was armed that the event is for
 	due           int64  // when the event comes at the latest; 0: none waits
-	listed        bool   // in the held list of a unit
+	listed        uint64 // the units, as a set, in whose held list it is
 }
 
 // Moderate sets the moderation of the queue's completion events: ibv_modify_cq with
@@ -47,8 +47,10 @@ func (c *CQ) notify(n *NIC, urgent bool) {
 	}
 	if m.due == 0 {
 		m.due = n.now + int64(m.period)*1000
-		if !m.listed {
-			m.listed = true
+		// In the list of this unit, even if it is in another's from an earlier wait: that one may be asleep, and does
+		// not know of the new time.
+		if self := uint64(1) << n.index; m.listed&self == 0 {
+			m.listed |= self
 			n.held = append(n.held, c)
 		}
 	}
@@ -84,9 +86,10 @@ func (n *NIC) notifyDue(now int64) {
 				c.fire(n)
 			}
 		}
-		c.pace.listed = c.pace.due != 0 // else it was raised, or the queue is gone
-		if c.pace.listed {
+		if c.pace.due != 0 { // else it was raised, or the queue is gone
 			keep = append(keep, c)
+		} else {
+			c.pace.listed &^= 1 << n.index
 		}
 		unlock(c.mu)
 	}

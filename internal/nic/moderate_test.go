@@ -2,6 +2,7 @@ package nic
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"rnic/internal/ring"
@@ -73,6 +74,42 @@ func TestModeration(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantErrno(t, cq.Moderate(1, 1), ENOENT)
+}
+
+// A queue to which queue pairs of several units complete: the unit of the completion that an event waits for has the timer,
+// whatever unit an earlier event waited in, which may sleep.
+func TestModerationOfManyUnits(t *testing.T) {
+	n := objectsNIC(Config{Units: 3})
+	units := n.Units()
+	cq := mustCQ(t, n, 64)
+	if err := cq.Moderate(2, 50); err != nil {
+		t.Fatal(err)
+	}
+	for i, u := range units {
+		cq.Arm(false)
+		u.pushCQE(cq, good, false)
+		units[(i+1)%3].pushCQE(cq, good, false) // by count: the first unit's timer does not come up
+		if got := len(u.Events()) + len(units[(i+1)%3].Events()); got != 1 {
+			t.Fatalf("unit %d: %d events by count, want 1", i, got)
+		}
+	}
+	for i, u := range slices.Backward(units) {
+		now := int64(4-i) * 1_000_000
+		u.Receive(now, nil) // tells it the time
+		cq.Arm(false)
+		u.pushCQE(cq, good, false)
+		if at := u.NextTimer(); at != now+50_000 {
+			t.Fatalf("unit %d: timer at %d, want 50 us after its completion at %d", i, at, now)
+		}
+		u.Expire(now + 50_000)
+		wantEvents(t, u, EventCompletion)
+	}
+	for i, u := range units {
+		u.Expire(10_000_000)
+		if len(u.held) > 0 || u.NextTimer() != 0 {
+			t.Errorf("unit %d holds %d queues, though nothing waits", i, len(u.held))
+		}
+	}
 }
 
 // However often events come by count, the list of queues that wait stays short.

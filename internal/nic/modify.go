@@ -153,6 +153,7 @@ func (n *NIC) Modify(now int64, q *QP, a *Attr, mask AttrMask) error {
 		q.entered(now, from)
 		q.modifyMigration(now, a, mask, &c)
 	}
+	q.showReadiness()
 	return nil
 }
 
@@ -250,8 +251,8 @@ func (n *NIC) checkValues(a *Attr, mask AttrMask) string {
 		return fmt.Sprintf("port %d does not exist, 1 does", a.Port)
 	case has(AttrPKeyIndex) && int(a.PKeyIndex) >= len(n.pkeys):
 		return fmt.Sprintf("P_Key index %d is beyond the table of %d", a.PKeyIndex, len(n.pkeys))
-	case has(AttrAccessFlags) && a.AccessFlags&^(qpAccess|AccessOptional) != 0:
-		return fmt.Sprintf("access flags %#x are not for queue pairs", uint32(a.AccessFlags&^(qpAccess|AccessOptional)))
+	case has(AttrAccessFlags) && a.AccessFlags&^(qpAccess|AccessOptional|regionOnly) != 0:
+		return fmt.Sprintf("access flags %#x are not for queue pairs", uint32(a.AccessFlags&^(qpAccess|AccessOptional|regionOnly)))
 	case has(AttrPathMTU) && roce.MTUBytes(a.PathMTU) == 0:
 		return fmt.Sprintf("path MTU code %d is not one of 1 to 5", a.PathMTU)
 	case has(AttrPathMTU) && a.PathMTU > n.mtuCode:
@@ -271,11 +272,14 @@ func (n *NIC) checkValues(a *Attr, mask AttrMask) string {
 
 const qpAccess = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic | AccessMWBind | AccessFlushGlobal
 
+// regionOnly says nothing about a queue pair, but programs give it the flags of their regions.
+const regionOnly = AccessOnDemand | AccessHugeTLB
+
 // setAttributes takes over the attributes that mask names. They have been checked.
 func (q *QP) setAttributes(a *Attr, mask AttrMask, c *change) {
 	t := &q.attr
 	set(mask&AttrEnSQDAsyncNotify, &t.EnSQDAsyncNotify, a.EnSQDAsyncNotify)
-	set(mask&AttrAccessFlags, &t.AccessFlags, a.AccessFlags&^AccessOptional)
+	set(mask&AttrAccessFlags, &t.AccessFlags, a.AccessFlags&^(AccessOptional|regionOnly))
 	set(mask&AttrPKeyIndex, &t.PKeyIndex, a.PKeyIndex)
 	set(mask&AttrPort, &t.Port, a.Port)
 	set(mask&AttrQKey, &t.QKey, a.QKey)

@@ -9,13 +9,17 @@ import (
 const (
 	accessKnown = AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic |
 		AccessMWBind | AccessZeroBased | AccessOnDemand | AccessHugeTLB | AccessFlushGlobal | AccessFlushPersist
-	// The device has neither on-demand paging nor memory that outlives a loss of power.
-	accessUnsupported = AccessOnDemand | AccessFlushPersist
+	// The device has no memory that outlives a loss of power.
+	accessUnsupported = AccessFlushPersist
 )
 
 // RegMR registers [start, start+length) of space as a memory region, which work requests and peers
 // address as [iova, iova+length), or as [0, length) with AccessZeroBased (vol. 1, 11.2, Register Memory Region). Any
 // iova goes with any start.
+//
+// With AccessOnDemand the program's memory is looked at when it is used and not here: it may be mapped, unmapped
+// and mapped again while the region lives, and an access to what is not there at that moment fails as one beyond the
+// region does. ImplicitLength from 0 is then the whole address space.
 //
 // EINVAL: remote write or atomic rights without local write (11.2, Register Memory Region), unknown access bits, or a
 // range that passes the end of the address space. EOPNOTSUPP: rights for operations that the
@@ -31,6 +35,10 @@ func (n *NIC) RegMR(pd *PD, space hostmem.Space, start, length, iova uint64, acc
 }
 
 const opRegister = "register memory region"
+
+// ImplicitLength is the length of a region of the whole address space (ibv_reg_mr(3): SIZE_MAX), which begins at 0 and
+// is AccessOnDemand.
+const ImplicitLength = ^uint64(0)
 
 // AdmitMR is the part of RegMR that comes before the program's memory is looked at.
 func (n *NIC) AdmitMR(pd *PD, start, length, iova uint64, access Access) error {
@@ -54,7 +62,11 @@ func (n *NIC) AdmitMR(pd *PD, start, length, iova uint64, access Access) error {
 }
 
 // CheckMemory is the part of RegMR that looks at the program's memory, which may take long: it needs no NIC.
+// On demand there is nothing to look at yet.
 func CheckMemory(space hostmem.Space, start, length uint64, access Access) error {
+	if access&AccessOnDemand != 0 {
+		return nil
+	}
 	if err := space.Check(start, length, access&AccessLocalWrite != 0); err != nil {
 		return refuse(EFAULT, opRegister, fmt.Sprintf("%#x+%#x", start, length), err.Error())
 	}

@@ -92,7 +92,9 @@ type QPInit struct {
 	XRCD           *XRCD // of XRCTGT, which has nothing else
 	Cap            Cap
 	SigAll         bool
-	Special        bool // the management queue pair, number 1, of type UD: one for each device
+	Special        bool        // the management queue pair, number 1, of type UD: one for each device
+	RefuseSends    bool        // the send queue looks full while the state does not allow to post (10.3.1): for producers that make no call
+	Counters       *QPCounters // the queue pair's own, counted from now on; nil: none
 }
 
 // A takenReceive is the work request id of a receive of a shared queue, and where it completes.
@@ -115,6 +117,7 @@ type QP struct {
 	taken          []takenReceive // from srq, not completed yet, oldest first
 	cap            Cap
 	sigAll         bool
+	count          *QPCounters // nil: nothing is counted
 	state          State
 	attr           Attr // as set by modify
 	mtu            uint32
@@ -123,11 +126,13 @@ type QP struct {
 	dead           bool             // destroyed
 	cqSlot         [2]int           // where sendCQ.users and recvCQ.users list it
 	Owner          any              // the device service's
+	Rung           atomic.Bool      // the engine's: a doorbell of it waits for its unit's driver
 	windows        map[*MW]struct{} // type 2, bound to it
 	mig            *migration       // nil: it never had an alternate path
 
 	rate   *rate      // nil: windows alone bound what it sends
 	groups []roce.GID // UD: multicast groups that it is a member of
+	vector *vector    // UD: for requests of providers that number no address handles
 
 	req   requester
 	sel   selective
@@ -135,6 +140,9 @@ type QP struct {
 	pace  paceState
 	timer timerEntry
 	sched schedEntry
+
+	refuseSends bool // as QPInit says
+	shut        bool // the send queue looks full
 }
 
 // Num is the queue pair number.

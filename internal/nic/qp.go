@@ -77,7 +77,8 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{nic: n, num: num, typ: i.Type, pd: i.PD, sendCQ: i.SendCQ, recvCQ: i.RecvCQ,
-		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll}
+		sq: i.SQ, rq: i.RQ, srq: i.SRQ, xrcd: i.XRCD, cap: granted, sigAll: i.SigAll,
+		refuseSends: i.RefuseSends, count: i.Counters}
 	if q.srq != nil {
 		q.srq.refs++
 		q.cap.MaxRecvWR = 0
@@ -86,6 +87,9 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 		q.xrcd.refs++
 		q.cap = Cap{}
 	}
+	if q.typ == UD {
+		q.vector = &vector{}
+	}
 	q.setDefaults()
 	q.unit.Store(int32(n.index))
 	n.qps[q.num] = q
@@ -93,6 +97,7 @@ func (n *NIC) CreateQP(i QPInit) (*QP, error) {
 	q.sendCQ.attach(q, 0)
 	q.recvCQ.attach(q, 1)
 	q.transportReset()
+	q.showReadiness()
 	return q, nil
 }
 
@@ -117,6 +122,20 @@ func (n *NIC) numberFor(i *QPInit) (uint32, error) {
 		return 0, refuse(EBUSY, op, "", "the device has one already")
 	}
 	return ManagementQPN, nil
+}
+
+// showReadiness makes the send queue look full in the states in which posting is an error (10.3.1.1 to 10.3.1.3),
+// and as it is in the others. Faults are the program's, which has truncated its queues.
+func (q *QP) showReadiness() {
+	shut := q.state < RTS
+	switch {
+	case !q.refuseSends:
+	case shut:
+		_ = q.sq.Shut()
+	case q.shut:
+		_ = q.sq.Reopen()
+	}
+	q.shut = shut
 }
 
 func holds(q *ring.Queue, g ring.Geometry) bool {
@@ -188,6 +207,7 @@ func (q *QP) enterError(now int64) {
 	q.state = Err
 	q.attr.SQDraining = false
 	q.transportToError(now)
+	q.showReadiness()
 }
 
 // sqDrained says that everything which had begun when the queue pair entered SQD has completed.

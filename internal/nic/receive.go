@@ -135,6 +135,9 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 
 // take lets q deal with a packet that is for it.
 func (q *QP) take(now int64, rx *RxPacket, p *roce.Packet) {
+	if c := q.count; c != nil {
+		c.RxPackets++
+	}
 	if q.typ == UD {
 		q.receiveDatagram(rx, p)
 		return

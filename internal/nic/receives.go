@@ -24,6 +24,9 @@ func (q *QP) peekReceive(w *ring.RecvWQE) (bad bool, err error) {
 
 // takeLoaded makes the receive that was loaded the queue pair's.
 func (q *QP) takeLoaded(wrid uint64) {
+	if c := q.count; c != nil {
+		c.ReceivesTaken++
+	}
 	if q.srq == nil {
 		q.resp.recvPos = q.rq.Next(q.resp.recvPos)
 		return

@@ -162,9 +162,15 @@ func (q *QP) fetch(now int64) bool {
 	w := r.push(&q.nic.transport.requests)
 	w.copyFrom(s)
 	r.fetchPos = q.sq.Next(r.fetchPos)
+	if c := q.count; c != nil {
+		c.requestFetched(q, w)
+	}
 	w.status = ring.StatusLocQPOpErr
 	if !bad {
 		w.status = q.checkRequest(w)
+	}
+	if q.typ == UD {
+		q.vector.wanted = s.Vector()
 	}
 	if !w.local() {
 		r.ssn = (r.ssn + 1) & roce.PSNMask // the responder counts the messages that it gets (9.7.7.2)
@@ -259,7 +265,11 @@ func (q *QP) checkSGE(w *sendRequest) ring.Status {
 		if s.Length == 0 {
 			continue
 		}
-		if m := q.nic.lookupLocal(s.LKey); m == nil || !m.check(q.pd, s.Addr, uint64(s.Length), need) {
+		m := q.nic.lookupLocal(s.LKey)
+		if m == nil && q.count != nil {
+			q.count.UnknownLKeys, q.count.UnknownLKey = q.count.UnknownLKeys+1, s.LKey
+		}
+		if m == nil || !m.check(q.pd, s.Addr, uint64(s.Length), need) {
 			return ring.StatusLocProtErr
 		}
 	}
@@ -292,6 +302,9 @@ func (q *QP) completeOldest(status ring.Status) {
 	w := r.at(r.head)
 	_ = q.sq.Consume()
 	r.head++
+	if c := q.count; c != nil {
+		c.requestDone(w, status)
+	}
 	if status == ring.StatusSuccess && !q.sigAll && w.flags&ring.SendSignaled == 0 {
 		return
 	}

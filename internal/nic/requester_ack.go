@@ -114,6 +114,9 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 	}
 	n := &q.nic.stats
 	n.NAKsRecvd++
+	if c := q.count; c != nil {
+		c.nakReceived(s)
+	}
 	if !q.acknowledge(psn) {
 		q.goBackImplied(now)
 		if s.Kind() == roce.SyndromeRNRNAK && !r.failing {
@@ -515,6 +518,9 @@ func (q *QP) ackTimeoutNanos() int64 {
 // ackTimeout is the expiry of the local ACK timer (9.9.2.1.1).
 func (q *QP) ackTimeout(now int64) {
 	q.nic.stats.Timeouts++
+	if c := q.count; c != nil {
+		c.Timeouts++
+	}
 	if !q.takeRetry() {
 		q.retriesUsedUp(now)
 		return

@@ -121,7 +121,7 @@ func (q *QP) sent(now int64, w *sendRequest, n, cost uint32) (fresh bool) {
 		r.resend.start(now)
 	}
 	if !fresh {
-		q.nic.stats.RetransmittedPackets++
+		q.countRetransmitted()
 		r.rtt.stop()
 	}
 	r.nxt = r.nxt.Add(int(n))
@@ -189,7 +189,7 @@ func (q *QP) nextPiece(w *sendRequest, psn roce.PSN) (n, cost uint32) {
 // in flight fit the windows, and several requests overlap.
 func (q *QP) readPiece() uint32 {
 	r := &q.req
-	space := min(r.window.limit, r.peer.window.limit)
+	space := min(r.window.limit, r.peer.limit())
 	return max(1, space/uint32(min(4, max(1, int(q.attr.MaxRDAtomic))))/(q.mtu+q.nic.transport.windows.overhead()))
 }
 
@@ -325,7 +325,7 @@ func (q *QP) sendProbe(tx *Tx) (b roce.BTH, full bool) {
 		return nil, w.status == ring.StatusSuccess
 	}
 	r.resend.probe = false
-	q.nic.stats.RetransmittedPackets++
+	q.countRetransmitted()
 	r.rtt.stop()
 	b = roce.BTH(pkt)
 	b.SetAckReq(true)

@@ -101,7 +101,7 @@ func TestReregisterRefusals(t *testing.T) {
 		{ReregPD, Region{}, EINVAL},
 		{ReregAccess, Region{Access: AccessRemoteWrite}, EINVAL},
 		{ReregAccess, Region{Access: 1 << 30}, EINVAL},
-		{ReregAccess, Region{Access: AccessOnDemand}, EOPNOTSUPP},
+		{ReregAccess, Region{Access: AccessFlushPersist}, EOPNOTSUPP},
 		{ReregTranslation, Region{Space: h.mem, Start: ^uint64(0), Length: 10}, EINVAL},
 		{ReregTranslation, Region{Space: h.mem, Length: 10, IOVA: ^uint64(0)}, EINVAL},
 	} {

@@ -111,6 +111,9 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		return
 	case d < 0:
 		q.nic.stats.Duplicates++
+		if c := q.count; c != nil {
+			c.Duplicates++
+		}
 		if q.typ == XRCTGT {
 			q.receiveDuplicateXRC(p, psn)
 			return
@@ -283,6 +286,9 @@ func (q *QP) receiveWrite(p *roce.Packet) {
 	}
 	if n > 0 {
 		if r.mr.dead && q.nic.planted != PlantedStaleKey {
+			if c := q.count; c != nil {
+				c.unknownKey(r.mr.key)
+			}
 			q.refuseAccess()
 			return
 		}
@@ -323,6 +329,9 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 // remoteMR finds the region that a peer's key names, nil unless it allows the access (10.6.3).
 func (q *QP) remoteMR(key uint32, va, length uint64, need Access) *MR {
 	m := q.nic.lookupMR(key)
+	if m == nil && q.count != nil {
+		q.count.unknownKey(key)
+	}
 	if m == nil || !m.check(q.pd, va, length, need) {
 		return nil
 	}
@@ -396,6 +405,9 @@ func (q *QP) receiveRead(p *roce.Packet) {
 	r, h := &q.resp, p.RETH()
 	length := h.Length()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || length > q.nic.limits.MaxMsgSize {
+		if c := q.count; c != nil && r.reads >= int(q.attr.MaxDestRDAtomic) {
+			c.TooManyReads++
+		}
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: too many outstanding
 		return
 	}
@@ -429,6 +441,9 @@ func (q *QP) packetsOf(length uint32) uint32 {
 func (q *QP) receiveAtomic(p *roce.Packet) {
 	r, h := &q.resp, p.AtomicETH()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || h.VA()&7 != 0 {
+		if c := q.count; c != nil && r.reads >= int(q.attr.MaxDestRDAtomic) {
+			c.TooManyReads++
+		}
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.4.5: the address is a multiple of 8
 		return
 	}
@@ -531,6 +546,9 @@ func (q *QP) refuse(s roce.Syndrome, psn roce.PSN) {
 
 // refuseNotReady answers the expected packet with an RNR NAK: no receive is posted (9.7.5.2.8).
 func (q *QP) refuseNotReady() {
+	if c := q.count; c != nil && c.ReceivesTaken == 0 && q.srq == nil {
+		c.LateReceives++
+	}
 	q.resp.nakSent = true // what follows in flight is dropped until this packet comes again
 	q.refuse(roce.RNRSyndrome(q.attr.MinRNRTimer), q.resp.expected)
 }

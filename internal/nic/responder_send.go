@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"errors"
+
 	"rnic/internal/hostmem"
 	"rnic/internal/roce"
 )
@@ -86,7 +88,10 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 				r.popResponse()
 				continue
 			}
-			q.readFailed(p.psn)
+			if c := q.count; c != nil {
+				c.unknownKey(p.mr.key)
+			}
+			q.readFailed(p.psn, nil)
 			return true, false
 		} else {
 			if n, ok = q.sendReadResponse(tx, p); ok {
@@ -203,8 +208,12 @@ func (q *QP) sendAck(tx *Tx, psn roce.PSN, s roce.Syndrome) bool {
 }
 
 // readFailed ends a READ whose memory is not there (any more): 9.7.5.2, remote access error.
-func (q *QP) readFailed(psn roce.PSN) {
+func (q *QP) readFailed(psn roce.PSN, err error) {
 	q.resp.dropResponses()
+	if errors.Is(err, hostmem.ErrGone) {
+		q.fallSilent(q.nic.now)
+		return
+	}
 	if q.state == Err { // another NAK was to follow: this one comes first
 		q.resp.nak, q.resp.nakPSN = roce.NAKRemoteAccess, psn
 		q.activate()

@@ -514,7 +514,7 @@ func (q *QP) sendRepairs(now int64, tx *Tx, b roce.BTH) (last roce.BTH, full boo
 			return last, w.status == ring.StatusSuccess
 		}
 		q.left(now, len(pkt))
-		q.nic.stats.RetransmittedPackets++
+		q.countRetransmitted()
 		r.rtt.stop()
 		last = roce.BTH(pkt)
 	}

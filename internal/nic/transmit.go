@@ -21,6 +21,9 @@ func (tx *Tx) packet(q *QP, path *roce.Path, local bool, header, payload int) []
 	s := &q.nic.stats
 	s.TxPackets++
 	s.TxBytes += uint64(payload)
+	if c := q.count; c != nil {
+		c.TxPackets++
+	}
 	return data[:n]
 }
 
@@ -110,7 +113,7 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 			}
 		}
 		if q := n.lookupQP(f.Lane); q != nil && q.reliable() {
-			q.gatherFailed(now, roce.BTH(tx.Packets[first].Data))
+			q.gatherFailed(now, roce.BTH(tx.Packets[first].Data), f.Err)
 		}
 	}
 	if t.unacknowledged == 0 {
@@ -134,10 +137,10 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 }
 
 // gatherFailed fails what the first packet belongs to whose memory could not be read.
-func (q *QP) gatherFailed(now int64, b roce.BTH) {
+func (q *QP) gatherFailed(now int64, b roce.BTH, err error) {
 	psn := b.PSN()
 	if b.Opcode().Info().Kind == roce.KindReadResponse {
-		q.readFailed(psn)
+		q.readFailed(psn, err)
 		return
 	}
 	r := &q.req

@@ -111,6 +111,7 @@ func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 func (q *QP) dropMessage() {
 	r := &q.resp
 	q.nic.stats.UCDropped++
+	q.countDropped()
 	r.inMessage, r.mr = noMessage, nil
 	if r.recv == nil {
 		return
@@ -236,6 +237,7 @@ func (q *QP) landingLost(now int64, e *effect) {
 	q.req.epoch++ // voids the effects behind e, a receive that was to fail among them
 	r := &q.resp
 	q.nic.stats.UCDropped++
+	q.countDropped()
 	r.inMessage, r.mr, r.refusing = noMessage, nil, false
 	q.nic.transport.putRecv(r.recv)
 	r.recv = nil

@@ -19,7 +19,10 @@ func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
 		if w.status != ring.StatusSuccess {
 			return false, false
 		}
-		ah := q.nic.lookupAH(w.ahNum)
+		ah, full := q.addressOf(tx, w)
+		if full {
+			return false, true
+		}
 		if ah == nil || ah.pd != q.pd {
 			w.status, r.stopped = ring.StatusLocQPOpErr, true
 			q.failIfOldest(now)
@@ -38,6 +41,37 @@ func (q *QP) sendDatagrams(now int64, tx *Tx) (more, full bool) {
 		q.nic.transport.unacknowledged++
 	}
 	return true, false
+}
+
+// vector is the address vector of a request that has it in itself, instead of an address handle's number.
+type vector struct {
+	wanted ring.Vector // of the request fetched last: datagrams are fetched one by one, so it is the one to be sent
+	ah     AH          // what packets of the batch refer to
+}
+
+// addressOf is the address handle of the request to be sent; nil if there is none. full: it goes to another address than
+// packets of the batch that still need theirs.
+func (q *QP) addressOf(tx *Tx, w *sendRequest) (ah *AH, full bool) {
+	if w.ahNum != 0 {
+		return q.nic.lookupAH(w.ahNum), false
+	}
+	v := &q.vector.wanted
+	attr := AHAttr{DGID: v.DGID, FlowLabel: v.FlowLabel, SGIDIndex: v.SGIDIndex, HopLimit: v.HopLimit, TrafficClass: v.TrafficClass, IsGlobal: true, Port: v.Port}
+	path, local, err := q.nic.resolve("send a datagram", "", &attr)
+	if err != nil {
+		return nil, false
+	}
+	path.SrcPort = sourcePort(attr.FlowLabel, q.num, w.qpn)
+	ah = &q.vector.ah
+	if ah.path != path {
+		for i := range tx.Packets {
+			if tx.Packets[i].Path == &ah.path {
+				return nil, true
+			}
+		}
+	}
+	*ah = AH{nic: q.nic.shared, pd: q.pd, attr: attr, path: path, local: local, multicast: path.Dst.IsMulticast()}
+	return ah, false
 }
 
 func (q *QP) sendDatagram(tx *Tx, w *sendRequest, ah *AH) bool {
@@ -100,6 +134,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	w := &t.recvWQE
 	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || !q.receivePosted() {
 		s.UDDropped++
+		q.countDropped()
 		return
 	}
 	bad, err := q.peekReceive(w)
@@ -115,6 +150,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	length := roce.GRHSize + len(p.Payload)
 	if room < uint64(length) {
 		s.UDDropped++
+		q.countDropped()
 		return
 	}
 	grh := t.small(roce.GRHSize)
@@ -133,10 +169,20 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	e := q.effect(effectDatagram)
 	e.solicited = p.BTH.Solicited()
 	e.cqe = ring.CQE{WRID: w.WRID, Opcode: ring.WCRecv, ByteLen: uint32(length), QPN: q.num, SrcQP: h.SrcQP(),
-		Flags: ring.WCGRH, PKeyIndex: q.attr.PKeyIndex}
+		Flags: ring.WCGRH, PKeyIndex: q.attr.PKeyIndex, SL: packetType(&rx.Path)}
 	if p.Info.HasImm {
 		e.cqe.Imm, e.cqe.Flags = immediate(p.ImmDt()), ring.WCGRH|ring.WCWithImm
 	}
+}
+
+// packetType is what a completion says of the kind of packet that brought a datagram (A17.4.5.1), in the place of the
+// service level, which RoCE has not: as in mlx5's completions, bit 3 for UDP, bits 0 to 2 for the header, 1 for IPv6 and 2
+// for IPv4. UCX reads it there, and takes the area of the GRH for an IPv6 header if it finds 0.
+func packetType(p *roce.Path) uint8 {
+	if p.IsIPv4() {
+		return 8 | 2
+	}
+	return 8 | 1
 }
 
 // receiveFailed fails the next receive, which is no good, and the queue pair (fault class A, 9.9.3).

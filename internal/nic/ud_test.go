@@ -44,8 +44,57 @@ func TestUDDatagram(t *testing.T) {
 		if !bytes.Equal(a.bytes(0, n), b.bytes(40, n)) {
 			t.Errorf("%d bytes: data differ", n)
 		}
+		if got[1].SL != 0xa && a.h.addr.Is4() || got[1].SL != 0x9 && a.h.addr.Is6() {
+			t.Errorf("a datagram from %v is said to be of packet type %#x", a.h.addr, got[1].SL)
+		}
 		if p, ok := roce.GRH(b.bytes(0, 40)).Path(); !ok || p.Src != a.h.addr || p.Dst != b.h.addr {
 			t.Errorf("GRH area says %+v", p)
+		}
+	}
+}
+
+// A provider older than numbers of address handles puts the address vector into each request (rdma-core before 39): every
+// datagram goes where its own says. One that says nothing sensible is a local QP operation error (9.9.2).
+func TestUDAddressVector(t *testing.T) {
+	w, a, b, send := datagrams(t)
+	good := ring.Vector{Port: 1, DGID: roce.GIDFromAddr(b.h.addr), HopLimit: 9, TrafficClass: 0x60}
+	own := ring.Vector{Port: 1, DGID: roce.GIDFromAddr(a.h.addr)}
+	other := a.h.newEnd(UD, testCap, 63)
+	other.to(RTS, defaultAttr(), nil)
+	for i := range 4 {
+		b.recv(uint64(i), b.sge(0, 200))
+		other.recv(uint64(i), other.sge(0, 200))
+	}
+	for i := range uint64(8) { // in turns to both
+		s := send(i, 100)
+		s.AHNum = 0
+		if s.SetVector(&good); i%2 == 1 {
+			s.SetVector(&own)
+			s.RemoteQPN = other.q.Num()
+		}
+		a.post(s)
+	}
+	w.run(1e6)
+	if got, at, there := a.poll(), b.poll(), other.poll(); len(got) != 8 || len(at) != 4 || len(there) != 4 {
+		t.Fatalf("%d sent, %d and %d received; want 8, 4, 4", len(got), len(at), len(there))
+	}
+	if p, ok := roce.GRH(b.bytes(0, 40)).Path(); !ok || p.Dst != b.h.addr || p.TTL != 9 || p.TOS&^3 != 0x60 {
+		t.Errorf("GRH area says %+v", p)
+	}
+	for name, spoil := range map[string]func(v *ring.Vector){
+		"port": func(v *ring.Vector) { v.Port = 2 }, "source": func(v *ring.Vector) { v.SGIDIndex = 200 }, "destination": func(v *ring.Vector) { v.DGID = [16]byte{} },
+	} {
+		c := a.h.newEnd(UD, testCap, 63)
+		c.to(RTS, defaultAttr(), nil)
+		v := good
+		spoil(&v)
+		s := wr(7, ring.OpSend, c.sge(0, 10))
+		s.RemoteQPN, s.RemoteQKey = b.q.Num(), 0x11111111
+		s.SetVector(&v)
+		c.post(s)
+		w.run(1e6)
+		if got := c.poll(); len(got) != 1 || got[0].Status != ring.StatusLocQPOpErr {
+			t.Errorf("bad %s: completions %+v", name, got)
 		}
 	}
 }

@@ -116,12 +116,7 @@ func (s *shared) RunAlone(now int64) {
 	for _, n := range s.units {
 		n.now = max(n.now, now)
 		n.transport.stopped = false
-		for q := n.transport.lonely.head; q != nil; q = n.transport.lonely.head {
-			n.transport.lonely.remove(q)
-			if s.planted != PlantedLonely {
-				q.activate()
-			}
-		}
+		n.activateLonely()
 	}
 	for again := true; again; {
 		again = false
@@ -130,6 +125,19 @@ func (s *shared) RunAlone(now int64) {
 				n.failOverruns(n.now)
 				again = true
 			}
+		}
+	}
+}
+
+// activateLonely puts the queue pairs that waited for the unit to be alone before all others, in their order: what the unit sends
+// while it is alone is bounded, and behind others that always have something to send they might never get there.
+func (n *NIC) activateLonely() {
+	t := &n.transport
+	for q := t.lonely.tail; q != nil; q = t.lonely.tail {
+		t.lonely.remove(q)
+		if n.planted != PlantedLonely {
+			t.active.remove(q)
+			t.active.pushFront(q)
 		}
 	}
 }
@@ -144,8 +152,9 @@ func (n *NIC) stopsAt(rx *RxPacket) bool {
 	if info == nil || !info.HasIETH {
 		return false
 	}
-	if q := n.lookupQP(roce.BTH(rx.Data).DestQP()); q == nil || q.nic != n {
-		return false
+	q := n.lookupQP(roce.BTH(rx.Data).DestQP())
+	if q == nil || q.nic != n || !comesBy(&rx.Path, &q.path) && q.mig == nil {
+		return false // it is dropped: nobody who is not the peer makes the units wait for each other
 	}
 	n.transport.stopped = true
 	return true

@@ -148,8 +148,11 @@ func (q *QP) landed(bytes uint32) {
 // room tells whether cost more bytes may be sent to the peer. One packet in flight is always allowed.
 func (p *peer) room(cost uint32) bool {
 	w := &p.window
-	return w.inFlight == 0 || w.inFlight+cost <= w.limit/uint32(max(1, p.share.units.Load()))
+	return w.inFlight == 0 || w.inFlight+cost <= p.limit()
 }
+
+// limit is the unit's part of the window.
+func (p *peer) limit() uint32 { return p.window.limit / uint32(max(1, p.share.units.Load())) }
 
 // admit tells whether q may send cost more bytes to the peer; if not, q waits in line.
 func (p *peer) admit(q *QP, cost uint32) bool {

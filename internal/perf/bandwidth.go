@@ -34,12 +34,12 @@ type bandwidth struct {
 	pace    *pacer       // nil: as fast as possible
 	turn    int          // paced: queue pair that sends next
 	sent    int          // messages posted in all
-	wr      verbs.SendWR
-	sge     [1]verbs.SGE
+	list    postList
 }
 
 func newBandwidth(e *endpoint, peer remote, direct *endpoint) *bandwidth {
-	b := &bandwidth{endpoint: e, peer: peer, direct: direct, posted: make([]int, len(e.qps)), ended: make([]int, len(e.qps))}
+	b := &bandwidth{endpoint: e, peer: peer, direct: direct, posted: make([]int, len(e.qps)), ended: make([]int, len(e.qps)),
+		list: newPostList(e.o.PostList)}
 	for q := range e.qps {
 		b.slot = append(b.slot, make([]slotState, e.o.slots()))
 		free := make([]int, 0, e.o.slots())
@@ -126,11 +126,15 @@ func (b *bandwidth) postAll(more func(q, posted int) bool, fresh bool) (posted i
 		return b.postDue(more, fresh)
 	}
 	for q := range b.qps {
+		b.list.open = true
 		for len(b.free[q]) > 0 && more(q, b.posted[q]) {
 			if err := b.post(q, fresh); err != nil {
 				return posted, false, err
 			}
 			posted++
+		}
+		if err := b.list.post(b.qps[q]); err != nil {
+			return posted, false, err
 		}
 	}
 	return posted, false, nil
@@ -210,20 +214,23 @@ func (b *bandwidth) postSlot(q, s int, op verbs.Opcode, local *verbs.MR) error {
 
 // postAt posts an operation of a slot on the buffers at off, on both sides.
 func (b *bandwidth) postAt(q, s, off int, op verbs.Opcode, local *verbs.MR) error {
-	b.wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, Imm: b.imm, RemoteSRQ: b.remoteSRQ(q), RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
+	wr, sge := b.list.next()
+	*wr = verbs.SendWR{ID: wrID(q, s), Opcode: op, Flags: verbs.Signaled, Imm: b.imm, RemoteSRQ: b.remoteSRQ(q), RemoteAddr: b.peer.Addr + uint64(off), RKey: b.peer.RKey}
 	switch {
 	case op == verbs.OpFetchAdd:
-		b.wr.RemoteAddr, b.wr.CompareAdd = b.peer.Addr+uint64(b.off(q, 0)), 1
+		wr.RemoteAddr, wr.CompareAdd = b.peer.Addr+uint64(b.off(q, 0)), 1
 	case b.o.Size > 0 && b.o.Size <= b.o.Inline && op != verbs.OpRead:
-		b.wr.Inline = b.source(q, s)
+		wr.Inline = b.source(q, s)
 	}
-	if b.wr.Inline == nil && b.o.Size > 0 {
-		b.sge[0] = local.SGE(off, b.o.Size)
-		b.wr.SGE = b.sge[:]
+	if wr.Inline == nil && b.o.Size > 0 {
+		sge[0] = local.SGE(off, b.o.Size)
+		wr.SGE = sge
 	}
-	b.address(&b.wr, q)
-	_, err := b.qps[q].PostSend(&b.wr)
-	return err
+	b.address(wr, q)
+	if b.list.open && !b.list.full() {
+		return nil
+	}
+	return b.list.postNow(b.qps[q])
 }
 
 // completed takes one completion; again says that the slot goes on with a READ of what it wrote.

@@ -61,6 +61,7 @@ type Options struct {
 	Iterations int
 	Duration   time.Duration // instead of Iterations
 	Depth      int           // work requests in flight of each queue pair
+	PostList   int           // and at most so many posted with one call; 0: 1
 	QueuePairs int
 	MTU        int
 	Addrs      []netip.Addr
@@ -134,6 +135,8 @@ func (o *Options) Validate() error {
 		return usage("iterations and duration must be positive")
 	case o.Depth < 0 || o.Depth > 8192:
 		return usage("depth %d: 1 to 8192 are possible", o.Depth)
+	case o.PostList < 0 || o.PostList > 8192:
+		return usage("%d work requests in one call: 1 to 8192 are possible", o.PostList)
 	case o.QueuePairs < 1 || o.QueuePairs > 10000:
 		return usage("%d queue pairs: 1 to 10000 are possible", o.QueuePairs)
 	case o.Inline > 0 && (o.Kind.Verb == "read" || o.Kind.Verb == "atomic"):

@@ -88,6 +88,7 @@ func TestEveryOperation(t *testing.T) {
 				"default":          nil,
 				"small messages":   func(o *Options) { o.Size = 8 },
 				"small MTU, depth": func(o *Options) { o.MTU, o.Depth = 256, 3 },
+				"lists":            func(o *Options) { o.PostList, o.Depth = 5, 7 },
 				"not verified":     func(o *Options) { o.Check = false },
 				"no early resend":  func(o *Options) { o.NoEarly = true },
 			} {
@@ -195,6 +196,7 @@ func TestBadOptions(t *testing.T) {
 		"atomic size":             {Kind: Kind{"atomic", false}, Size: 16, QueuePairs: 1},
 		"iterations":              {Kind: write, Iterations: -1, QueuePairs: 1},
 		"duration":                {Kind: write, Duration: -1, QueuePairs: 1},
+		"post list":               {Kind: write, PostList: 8193, QueuePairs: 1},
 		"depth":                   {Kind: write, Depth: 8193, QueuePairs: 1},
 		"queue pairs":             {Kind: write, QueuePairs: 10001},
 		"no queue pair":           {Kind: write},

@@ -168,6 +168,21 @@ func (q *Queue) ConsumeAll() (err error) {
 	return nil
 }
 
+// Shut makes the queue look full to its producer, until Reopen: the one way to refuse what is produced without a
+// call. What has been published stays.
+func (q *Queue) Shut() (err error) {
+	defer guard(&err)
+	store32(q.buf[offConsumer:], (load32(q.buf[offProducer:])+1)&q.mask)
+	return nil
+}
+
+// Reopen undoes Shut.
+func (q *Queue) Reopen() (err error) {
+	defer guard(&err)
+	store32(q.buf[offConsumer:], q.index)
+	return nil
+}
+
 // ---- Producer side: completion queues in the NIC, send and receive queues in the program.
 
 // Free is the number of elements that can be produced now.

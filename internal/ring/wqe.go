@@ -250,6 +250,7 @@ func (q *Queue) StoreSend(pos uint32, w *SendWQE, ud bool) {
 		le.PutUint32(e[swUDQKey:], w.RemoteQKey)
 		le.PutUint16(e[swUDPkey:], w.PKeyIndex)
 		le.PutUint32(e[swUDAHNum:], w.AHNum)
+		copy(e[swAV:], w.AV[:])
 	case w.Opcode == OpBindMW || w.Opcode == OpLocalInv:
 		le.PutUint64(e[swUnion:], w.Bind.Addr)
 		le.PutUint64(e[swMWLength:], w.Bind.Length)

@@ -49,6 +49,10 @@ var (
 	ErrNested = errors.New("already under a system-call listener")
 	// ErrSupervisorDied: the supervisor was killed; the program and its descendants were too.
 	ErrSupervisorDied = errors.New("the supervisor died")
+	// ErrNICDied: the process that has the NIC was killed; so were the programs that used it.
+	ErrNICDied = errors.New("the NIC died")
+	// ErrOptions: what the options ask for does not go with the NICs that there are.
+	ErrOptions = errors.New("options that do not go together")
 	// ErrNotFound and ErrNotExecutable concern the command given.
 	ErrNotFound      = errors.New("command not found")
 	ErrNotExecutable = errors.New("command cannot be executed")
@@ -66,7 +70,7 @@ type Options struct {
 
 // Range says at which numbers an injected descriptor appears. The filter decides by the number,
 // so the ranges are fixed for a run: 80 numbers each below 960, or an eighth of RLIMIT_NOFILE
-// each at its top where that is lower. A number is found from the top of the range downwards.
+// each near its top where that is lower. Behind them are a few for sockets of NETLINK_RDMA. A number is found from the top of the range downwards.
 type Range int
 
 const (
@@ -125,6 +129,11 @@ type Device interface {
 	// that can be made beforehand) finds its regions gone.
 	MemoryGone(pid int)
 }
+
+// NetlinkHandler answers a datagram that a program has sent to the kernel on a socket of NETLINK_RDMA: it returns
+// those to send back to the socket, whose port ID is port. admin: the sender has CAP_NET_ADMIN. It may be
+// called from several goroutines at once.
+type NetlinkHandler func(datagram []byte, port uint32, admin bool) [][]byte
 
 // Call is one system call of a program, stopped until it is answered.
 //

@@ -31,6 +31,9 @@ func (*Supervisor) AddDevice(path string, major, minor uint32, d Device) error {
 	return ErrUnsupported
 }
 
+// AnswerNetlink returns ErrUnsupported on this platform.
+func (*Supervisor) AnswerNetlink(NetlinkHandler) error { return ErrUnsupported }
+
 // Forget does nothing on this platform.
 func (*Supervisor) Forget(*File) {}
 

@@ -28,25 +28,28 @@ const uverbs0 = "/dev/infiniband/uverbs0"
 
 // clients are the programs under the filter.
 var clients = map[string]func([]string) error{
-	"alarm":      clientAlarm,
-	"dup":        clientDup,
-	"exec":       clientExec,
-	"afterexec":  clientAfterExec,
-	"execfails":  clientExecFails,
-	"hungfs":     clientHungFS,
-	"tree":       clientTree,
-	"threads":    clientThreads,
-	"writes":     clientWrites,
-	"socket":     clientSocket,
-	"fork":       clientFork,
-	"signals":    clientSignals,
-	"sleep":      clientSleep,
-	"limit":      clientLimit,
-	"rangesgone": clientRangesGone,
-	"wait":       clientWait,
-	"panic":      clientPanic,
-	"crash":      clientCrash,
-	"empty":      clientEmpty,
+	"alarm":        clientAlarm,
+	"dup":          clientDup,
+	"exec":         clientExec,
+	"afterexec":    clientAfterExec,
+	"execfails":    clientExecFails,
+	"hungfs":       clientHungFS,
+	"tree":         clientTree,
+	"threads":      clientThreads,
+	"writes":       clientWrites,
+	"socket":       clientSocket,
+	"netlink":      clientNetlink,
+	"netlinkpanic": clientNetlinkPanic,
+	"nonetlink":    clientNoNetlink,
+	"fork":         clientFork,
+	"signals":      clientSignals,
+	"sleep":        clientSleep,
+	"limit":        clientLimit,
+	"rangesgone":   clientRangesGone,
+	"wait":         clientWait,
+	"panic":        clientPanic,
+	"crash":        clientCrash,
+	"empty":        clientEmpty,
 }
 
 // null performs one ioctl of the null device.
@@ -521,11 +524,8 @@ func clientWrites([]string) error {
 	return nil
 }
 
-// clientSocket checks the descriptors that come in answers, and the refused netlink protocol.
+// clientSocket checks the descriptors that come in answers, and a netlink protocol that is the kernel's.
 func clientSocket([]string) error {
-	if _, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, netlinkRDMA); err != unix.EPROTONOSUPPORT {
-		return fmt.Errorf("socket(NETLINK_RDMA): %v", err)
-	}
 	route, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("socket(NETLINK_ROUTE): %w", err)

@@ -15,7 +15,7 @@ import (
 // is one receive, of a kind byte and a body.
 const (
 	msgConfig  = 'c' // front: Options.Nice (4 bytes) and Options.Config
-	msgSignal  = 's' // front: a signal number for the program
+	msgSignal  = 's' // front: a signal number for the program; 1 if the terminal has sent it to the program, if that is there
 	msgBye     = 'b' // front: has the exit code and leaves
 	msgStarted = 'l' // helper, passed on to the front: the listener descriptor; body: see started
 	msgStopped = 't' // supervisor: the program has been stopped (job control)
@@ -84,7 +84,7 @@ func hear(sock int) (message, error) {
 }
 
 // sentinels are the errors that keep their identity on the way to the front.
-var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable}
+var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable, ErrNICDied, ErrOptions}
 
 // failure is an error of Run with its exit code, as it crosses the processes: a byte with the place
 // in sentinels, a byte of exit code, the text.

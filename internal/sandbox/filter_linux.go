@@ -8,21 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// netlinkRDMA is NETLINK_RDMA (linux/netlink.h). Refused with EPROTONOSUPPORT, it makes
-// libibverbs discover devices in sysfs.
+// netlinkRDMA is NETLINK_RDMA (linux/netlink.h).
 const netlinkRDMA = 20
 
 // ranges are the descriptor numbers that the filter knows: verbs files at [verbs, cm), connection
-// manager files at [cm, end).
+// manager files at [cm, end), netlink sockets behind them.
 type ranges struct{ verbs, cm, end uint32 }
+
+// netlink is the range of netlink sockets: few, because programs close them soon.
+func (r ranges) netlink() (lo, hi uint32) { return r.end, r.end + netlinkNumbers(r.end-r.cm) }
+
+// netlinkNumbers is the size of that range beside others of a size. The rdma tool has two open.
+func netlinkNumbers(size uint32) uint32 { return max(size/5, min(size, 4)) }
 
 // rangesFor chooses below a soft RLIMIT_NOFILE of limit. 1024 is the usual one, and the most that
 // select(2) can handle.
 func rangesFor(limit uint64) ranges {
-	if limit >= 960 {
+	if limit >= 976 {
 		return ranges{800, 880, 960}
 	}
-	end, size := uint32(limit), uint32(limit/8)
+	size := uint32(limit / 8)
+	end := uint32(limit) - netlinkNumbers(size)
 	return ranges{end - 2*size, end - size, end}
 }
 
@@ -39,9 +45,14 @@ func (r ranges) of(which Range) (lo, hi uint32) {
 		return r.verbs, r.cm
 	case RangeCM:
 		return r.cm, r.end
+	case rangeNetlink:
+		return r.netlink()
 	}
 	return 0, 0
 }
+
+// rangeNetlink is where sockets of NETLINK_RDMA are: no Device's files.
+const rangeNetlink = RangeCM + 1
 
 // callKind says what a notified system call is, whatever its number on this architecture.
 type callKind uint8
@@ -70,6 +81,11 @@ const (
 	callSocket
 	callExecve
 	callExecveat
+	callSendto
+	callSendmsg
+	callConnect
+	callRecvfrom
+	callRecvmsg
 )
 
 type numbered struct {
@@ -99,6 +115,11 @@ var commonCalls = []numbered{
 	{unix.SYS_LLISTXATTR, callListxattr},
 	{unix.SYS_EXECVE, callExecve},
 	{unix.SYS_EXECVEAT, callExecveat},
+	{unix.SYS_SENDTO, callSendto},
+	{unix.SYS_SENDMSG, callSendmsg},
+	{unix.SYS_CONNECT, callConnect},
+	{unix.SYS_RECVFROM, callRecvfrom},
+	{unix.SYS_RECVMSG, callRecvmsg},
 }
 
 // kinds maps system call numbers of this architecture.
@@ -128,7 +149,6 @@ const (
 	next target = iota
 	allow
 	notify
-	refuse // EPROTONOSUPPORT
 )
 
 // instruction is a load (cond 0) of the word at k, or a comparison of what was loaded with k.
@@ -163,11 +183,15 @@ func block(k callKind, r ranges) []instruction {
 		return byDescriptor(3)
 	case callStatx:
 		return byDescriptor(2)
-	case callFstat, callDup, callDup2:
+	case callFstat, callDup2:
 		return inRanges
+	case callDup:
+		_, last := r.netlink()
+		return []instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, notify}}
 	case callFcntl:
 		// F_DUPFD is 0, F_DUPFD_CLOEXEC 1030: any other command passes.
-		return append([]instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, r.end, allow, next}},
+		_, last := r.netlink()
+		return append([]instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, next}},
 			load(argLow(1)), instruction{jeq, unix.F_DUPFD, notify, next}, instruction{jeq, unix.F_DUPFD_CLOEXEC, notify, allow})
 	case callWrite:
 		return []instruction{
@@ -180,13 +204,16 @@ func block(k callKind, r ranges) []instruction {
 	case callSocket:
 		return []instruction{
 			load(argLow(0)), {jeq, unix.AF_NETLINK, next, allow},
-			load(argLow(2)), {jeq, netlinkRDMA, refuse, allow},
+			load(argLow(2)), {jeq, netlinkRDMA, notify, allow},
 		}
+	case callSendto, callSendmsg, callConnect, callRecvfrom, callRecvmsg:
+		lo, hi := r.netlink()
+		return []instruction{load(argLow(0)), {jge, lo, next, allow}, {jge, hi, allow, notify}}
 	}
 	return nil
 }
 
-// assemble turns a block into instructions that end in one of three returns.
+// assemble turns a block into instructions that end in one of two returns.
 func assemble(b []instruction) []unix.SockFilter {
 	ret := func(v uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: v} }
 	if len(b) == 0 {
@@ -206,8 +233,7 @@ func assemble(b []instruction) []unix.SockFilter {
 		}
 		out = append(out, unix.SockFilter{Code: in.cond, K: in.k, Jt: jump(in.yes), Jf: jump(in.no)})
 	}
-	return append(out, ret(unix.SECCOMP_RET_ALLOW), ret(unix.SECCOMP_RET_USER_NOTIF),
-		ret(unix.SECCOMP_RET_ERRNO|uint32(unix.EPROTONOSUPPORT)))
+	return append(out, ret(unix.SECCOMP_RET_ALLOW), ret(unix.SECCOMP_RET_USER_NOTIF))
 }
 
 // filter is the program for ranges r. The kernel keeps a bitmap of the calls for which it allows

@@ -51,7 +51,6 @@ func TestFilter(t *testing.T) {
 	const (
 		allow  = unix.SECCOMP_RET_ALLOW
 		notify = unix.SECCOMP_RET_USER_NOTIF
-		refuse = unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)
 		cwd    = 0xffffffffffffff9c // AT_FDCWD
 		empty  = unix.AT_EMPTY_PATH
 	)
@@ -103,11 +102,22 @@ func TestFilter(t *testing.T) {
 		{"dup3 of another onto a device", allow, unix.SYS_DUP3, []uint64{3, 900}},
 		{"F_DUPFD of a device", notify, unix.SYS_FCNTL, []uint64{800, unix.F_DUPFD}},
 		{"F_DUPFD_CLOEXEC of a device", notify, unix.SYS_FCNTL, []uint64{959, unix.F_DUPFD_CLOEXEC}},
-		{"F_DUPFD of another", allow, unix.SYS_FCNTL, []uint64{960, unix.F_DUPFD}},
+		{"F_DUPFD of another", allow, unix.SYS_FCNTL, []uint64{976, unix.F_DUPFD}},
+		{"F_DUPFD of a netlink socket", notify, unix.SYS_FCNTL, []uint64{975, unix.F_DUPFD}},
+		{"dup of a netlink socket", notify, unix.SYS_DUP, []uint64{960}},
+		{"dup behind the ranges", allow, unix.SYS_DUP, []uint64{976}},
 		{"F_SETFL of a device", allow, unix.SYS_FCNTL, []uint64{800, unix.F_SETFL}},
-		{"NETLINK_RDMA", refuse, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK, 3, 20}},
+		{"NETLINK_RDMA", notify, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK, 3, 20}},
 		{"NETLINK_ROUTE", allow, unix.SYS_SOCKET, []uint64{unix.AF_NETLINK, 3, 0}},
 		{"TCP with a protocol number of 20", allow, unix.SYS_SOCKET, []uint64{unix.AF_INET, 1, 20}},
+		{"sendto on a netlink socket", notify, unix.SYS_SENDTO, []uint64{960}},
+		{"sendmsg on the last netlink socket", notify, unix.SYS_SENDMSG, []uint64{975}},
+		{"recvmsg on a netlink socket", notify, unix.SYS_RECVMSG, []uint64{960}},
+		{"recvfrom on a netlink socket", notify, unix.SYS_RECVFROM, []uint64{975}},
+		{"connect of a netlink socket", notify, unix.SYS_CONNECT, []uint64{970}},
+		{"sendto before the range", allow, unix.SYS_SENDTO, []uint64{959}},
+		{"recvmsg after the range", allow, unix.SYS_RECVMSG, []uint64{976}},
+		{"fstat of a netlink socket", allow, unix.SYS_FSTAT, []uint64{960}},
 		{"x32 openat", allow, 0x40000000 | unix.SYS_OPENAT, nil},
 	} {
 		if got := decide(t, prog, auditArch, c.nr, c.args...); got != c.want {
@@ -129,9 +139,10 @@ func TestFilter(t *testing.T) {
 func TestRanges(t *testing.T) {
 	for limit, want := range map[uint64]ranges{
 		1 << 30: {800, 880, 960},
-		960:     {800, 880, 960},
-		512:     {384, 448, 512},
-		8:       {6, 7, 8},
+		976:     {800, 880, 960},
+		512:     {372, 436, 500},
+		64:      {44, 52, 60},
+		8:       {5, 6, 7},
 		0:       {0, 0, 0},
 	} {
 		if got := rangesFor(limit); got != want {

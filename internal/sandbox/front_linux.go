@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,10 +57,12 @@ func run(opts Options) (int, error) {
 	if err := becomeSubreaper(); err != nil {
 		return 0, fmt.Errorf("become the reaper of the program's orphans: %w", err)
 	}
-	dir, err := os.MkdirTemp("", "rnic-run-")
+	removeStale(os.TempDir(), time.Now())
+	dir, err := os.MkdirTemp("", treePrefix)
 	if err != nil {
 		return 0, fmt.Errorf("directory for the emulated tree: %w", err)
 	}
+	hold(dir)
 	fr := &front{dir: dir, listener: -1, signals: catch()}
 	defer signal.Stop(fr.signals)
 	if err := fr.start(opts, program); err != nil {
@@ -130,8 +133,12 @@ func (fr *front) wait() (int, error) {
 	for {
 		select {
 		case s := <-fr.signals:
-			if sig := s.(syscall.Signal); !fromTerminal(sig) {
-				tell(fr.sock, msgSignal, []byte{byte(sig)}, -1)
+			sig, had := s.(syscall.Signal), byte(0)
+			if fromTerminal(sig) {
+				had = 1
+			}
+			if had == 0 || fr.listener < 0 { // before it is there the program has had nothing
+				tell(fr.sock, msgSignal, []byte{byte(sig), had}, -1)
 			}
 		case m, ok := <-messages:
 			if !ok {

@@ -14,10 +14,13 @@ import (
 )
 
 // helperMain puts its thread under the filter, hands the listener over and becomes the program.
-// Arguments: the nice value, the path of the program, its argv.
+// Arguments: the nice value, whether SIGTTOU gets its default action back, the path of the program, its argv.
 func helperMain(sock int, args []string) {
 	nice, _ := strconv.Atoi(args[0])
-	f := failureOf(become(sock, nice, args[1], args[2:]))
+	if args[1] == "true" {
+		defaultAction(unix.SIGTTOU)
+	}
+	f := failureOf(become(sock, nice, args[2], args[3:]))
 	tell(sock, msgFailed, f.encode(), -1)
 	os.Exit(f.code)
 }

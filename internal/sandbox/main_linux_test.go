@@ -274,10 +274,15 @@ var nullTree = map[string]string{
 }
 
 // superviseNull is the supervisor: a verbs device and a CM device. The configuration is the file
-// for the summary, "fail" or "".
+// for the summary, "fail", "wait" and a FIFO, or "".
 func superviseNull(s *Supervisor) error {
 	if string(s.Config()) == "fail" {
 		return errors.New("the null device is out of order")
+	}
+	if fifo, ok := strings.CutPrefix(string(s.Config()), "wait "); ok { // as for a NIC that does not answer
+		if _, err := os.ReadFile(fifo); err != nil {
+			return err
+		}
 	}
 	for p, content := range nullTree {
 		if err := s.AddFile(p, content); err != nil {
@@ -293,6 +298,11 @@ func superviseNull(s *Supervisor) error {
 	}
 	if err := s.AddDevice("/dev/infiniband/rdma_cm", 10, 58, cm); err != nil {
 		return err
+	}
+	if os.Getenv("SANDBOX_TEST_NO_NETLINK") == "" {
+		if err := s.AnswerNetlink(echo); err != nil {
+			return err
+		}
 	}
 	if err := s.Serve(); err != nil {
 		return err

@@ -20,7 +20,8 @@ type server struct {
 	tree    *tree
 	files   *files
 	watch   *watcher
-	replay  *replay // nil where the kernel makes it needless
+	replay  *replay  // nil where the kernel makes it needless
+	netlink *netlink // nil: not served
 	numbers sync.Mutex
 
 	path [pathMax]byte // of the call being served; the loop's alone
@@ -77,6 +78,14 @@ func (s *server) serve(n *notif) {
 		s.dup(n, uint32(n.args[2]), uint32(n.args[1]) == unix.F_DUPFD_CLOEXEC)
 	case callExecve, callExecveat:
 		s.exec(n, kind)
+	case callSocket:
+		s.netlinkSocket(n)
+	case callSendto, callSendmsg:
+		s.netlinkSend(n, kind)
+	case callRecvfrom, callRecvmsg:
+		s.netlinkReceive(n, kind)
+	case callConnect:
+		s.netlinkConnect(n)
 	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
 		s.proceed(n)
 	}
@@ -129,6 +138,9 @@ func (s *server) fileArg(n *notif) *File {
 // doorbell work there all the same, but fstat shows a regular file.
 func (s *server) dup(n *notif, from uint32, closeOnExec bool) {
 	f := s.fileArg(n)
+	if sock := s.netlinkArg(n); sock != nil {
+		f = sock.file()
+	}
 	if f == nil || f.reg.place == RangeLow {
 		s.proceed(n)
 		return

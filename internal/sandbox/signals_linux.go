@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,7 @@ func catch() chan os.Signal {
 }
 
 // fromTerminal reports that the program has had sig already: the terminal sends these to the whole
-// foreground process group, to which front, supervisor and program all belong.
+// foreground process group, to which front and program both belong.
 func fromTerminal(sig syscall.Signal) bool {
 	switch sig {
 	case unix.SIGINT, unix.SIGQUIT, unix.SIGTSTP, unix.SIGWINCH:
@@ -43,4 +44,19 @@ func fromTerminal(sig syscall.Signal) bool {
 	defer unix.Close(tty)
 	pgrp, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
 	return err == nil && pgrp == unix.Getpgrp()
+}
+
+// endsByDefault tells whether a passed signal ends a process that does not catch it (signal(7)).
+func endsByDefault(sig syscall.Signal) bool {
+	switch sig {
+	case unix.SIGWINCH, unix.SIGTSTP, unix.SIGCONT:
+		return false
+	}
+	return true
+}
+
+// defaultAction undoes that sig is ignored, for the program: os/signal leaves an inherited SIG_IGN as it is.
+func defaultAction(sig syscall.Signal) {
+	var action [32]byte // struct sigaction of the kernel, with SIG_DFL
+	unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
 }

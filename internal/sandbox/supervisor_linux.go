@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -27,10 +29,14 @@ type Supervisor struct {
 	inherited []int // descriptors that are the program's, above standard error
 	tree      *tree
 	files     *files
+	netlink   *netlink // nil: not served
 
 	dir   string // of the tree
 	group int    // process group of the front, and so of the program
+	ttou  bool   // the program is to have SIGTTOU as usual
 
+	startMu  sync.Mutex   // held while the program is started, and to give that up
+	started  bool         // there is something to kill
 	main     atomic.Int64 // pid of the program, 0 before and after
 	aborted  atomic.Pointer[failure]
 	reported atomic.Bool // the front has the exit code, or will not want it
@@ -70,6 +76,9 @@ func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) 
 	setName(supervisorName)
 	s := &Supervisor{sock: sock, program: args[1], argv: args[2:], dir: args[0], inherited: inheritedFDs()}
 	s.group, _ = unix.Getpgid(os.Getppid())
+	s.ttou = !signal.Ignored(unix.SIGTTOU)
+	// Being no part of the terminal's foreground group, we would be stopped for a message (stty tostop).
+	signal.Ignore(unix.SIGTTOU)
 	drop := catch() // the program gets its own copy, or one by way of the front
 	go func() {
 		for range drop {
@@ -77,6 +86,7 @@ func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) 
 	}()
 	err := s.prepare(args[0])
 	if err == nil {
+		go s.obeyFront()
 		err = supervise(s)
 	}
 	os.RemoveAll(args[0])
@@ -155,28 +165,43 @@ func (s *Supervisor) Serve() error {
 		return err
 	}
 	defer unix.Close(ours)
-	pid, err := spawn(helperName, theirs, append([]string{strconv.Itoa(s.nice), s.program}, s.argv...),
-		&syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: s.group > 0, Pgid: s.group})
+	pid, err := s.startHelper(theirs)
 	unix.Close(theirs)
 	if err != nil {
-		return fmt.Errorf("start the program: %w", err)
-	}
-	s.main.Store(int64(pid))
-	if s.aborted.Load() != nil { // before there was anything to kill
-		unix.Kill(pid, unix.SIGKILL)
+		return err
 	}
 	s.letGoOfStreams()
-	go s.obeyFront()
 	srv, err := s.accept(ours, watch)
 	if err != nil {
 		reap(pid)
+		if f := s.aborted.Load(); f != nil {
+			return f
+		}
 		return err
 	}
 	go watch.run()
 	go srv.loop()
 	err = s.reapAll(pid, ours)
 	watch.finish()
+	s.netlink.close()
 	return err
+}
+
+// startHelper starts the process that becomes the program, unless the run has been given up.
+func (s *Supervisor) startHelper(sock int) (pid int, err error) {
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	if f := s.aborted.Load(); f != nil {
+		return 0, f
+	}
+	pid, err = spawn(helperName, sock, append([]string{strconv.Itoa(s.nice), strconv.FormatBool(s.ttou), s.program}, s.argv...),
+		&syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: s.group > 0, Pgid: s.group})
+	if err != nil {
+		return 0, fmt.Errorf("start the program: %w", err)
+	}
+	s.main.Store(int64(pid))
+	s.started = true
+	return pid, nil
 }
 
 // accept takes the listener from the helper and gives the front a copy.
@@ -197,7 +222,7 @@ func (s *Supervisor) accept(sock int, watch *watcher) (*server, error) {
 	if err := tell(s.sock, msgStarted, nil, m.fd); err != nil {
 		return nil, fmt.Errorf("pass the listener to the front process: %w", err)
 	}
-	srv := &server{l: l, ranges: st.ranges, tree: s.tree, files: s.files, watch: watch}
+	srv := &server{l: l, ranges: st.ranges, tree: s.tree, files: s.files, watch: watch, netlink: s.netlink}
 	if !st.killable {
 		srv.replay = newReplay()
 	}
@@ -266,17 +291,46 @@ func (s *Supervisor) stayBehind() {
 	s.report(msgLeft)
 }
 
-// Abort kills the program and everything it started, and makes err what Serve returns: the NIC that they use is gone.
+// Abort kills the program and everything it started, or sees to it that it does not start, and makes err what Serve
+// returns: the NIC that they use is gone.
 func (s *Supervisor) Abort(err error) {
-	if s.aborted.CompareAndSwap(nil, failureOf(err)) {
+	f := &failure{code: ExitFailure, kind: ErrNICDied, text: err.Error()}
+	s.startMu.Lock()
+	first, started := s.aborted.CompareAndSwap(nil, f), s.started
+	s.startMu.Unlock()
+	if first && started {
 		killDescendants()
 	}
+}
+
+// errGivenUp is what Serve returns when the user has ended the run before the program was started.
+var errGivenUp = errors.New("ended before the program was started")
+
+// giveUp ends a run whose program has not been started yet, as signal sig would have ended that. The front returns at
+// once, whatever we wait for. False: the program has been started.
+func (s *Supervisor) giveUp(sig syscall.Signal) bool {
+	s.startMu.Lock()
+	defer s.startMu.Unlock()
+	if s.started {
+		return false
+	}
+	if !endsByDefault(sig) {
+		return true
+	}
+	if s.aborted.CompareAndSwap(nil, failureOf(errGivenUp)) {
+		s.code = 128 + int(sig)
+		toNull(0, 1, 2)
+		s.report(msgLeft)
+	}
+	return true
 }
 
 // Leave lets the front return with the exit code, or with the error of Serve, while this process stays: other
 // runs use its NIC. Nothing is left of the run but the process. Call it after Serve.
 func (s *Supervisor) Leave(failed error) {
 	os.RemoveAll(s.dir)
+	s.letGoOfStreams()
+	os.Chdir("/") // do not keep the user's file system busy
 	if failed == nil {
 		toNull(2)
 		s.report(msgLeft)
@@ -295,13 +349,17 @@ func (s *Supervisor) obeyFront() {
 		switch {
 		case err != nil: // the front is dead: it said no goodbye
 			s.reported.Store(true)
-			killDescendants()
+			s.Abort(errGivenUp)
 			return
 		case m.kind == msgBye:
 			return
-		case m.kind == msgSignal && len(m.body) == 1:
+		case m.kind == msgSignal && len(m.body) == 2:
+			sig, had := syscall.Signal(m.body[0]), m.body[1] != 0
+			if s.giveUp(sig) || had {
+				continue
+			}
 			if pid := int(s.main.Load()); pid > 0 {
-				unix.Kill(pid, syscall.Signal(m.body[0]))
+				unix.Kill(pid, sig)
 			}
 		}
 	}
@@ -330,12 +388,16 @@ func (s *Supervisor) letGoOfStreams() {
 	for _, fd := range s.inherited {
 		unix.Close(fd)
 	}
+	s.inherited = nil
 	toNull(0, 1)
 }
 
-// toNull makes descriptors refer to /dev/null.
+// toNull makes descriptors refer to /dev/null, or to nothing where that is missing (chroot).
 func toNull(fds ...int) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		null, err = unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	}
 	if err != nil {
 		return
 	}

@@ -40,6 +40,7 @@ func newTree(dir string) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the directory of the emulated tree, %s: %w", dir, err)
 	}
+	hold(dir)
 	return &tree{dir: dir, fd: fd, nodes: map[string]*node{}, bases: map[string]*node{}}, nil
 }
 

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"rnic/internal/dma"
@@ -32,6 +33,11 @@ type call struct {
 	answers []answer
 	undo    func() // takes back what an unwritable answer makes useless
 	trace   *traceEntry
+
+	command *command // that was written
+	teller  teller
+	rec     *record // nil: it is not told
+	why     string  // why the command failed, if it is told
 }
 
 // answer is one piece of output.
@@ -59,7 +65,7 @@ func (c *call) uint(id uint16) uint64 {
 // flags is the value of a set of flags; EINVAL if there are more than those allowed.
 func (c *call) flags(id uint16, allowed uint64) (uint32, syscall.Errno) {
 	v := c.uint(id)
-	if v&^allowed != 0 {
+	if a := find(c.attrs, id); a != nil && a.len != 4 && a.len != 8 || v&^allowed != 0 {
 		return 0, syscall.EINVAL
 	}
 	return uint32(v), 0
@@ -107,6 +113,20 @@ func (c *call) putSpan(s span, a *attr, b []byte, fill bool) {
 		b = append(make([]byte, 0, s.len), b...)[:s.len]
 	}
 	c.answers = append(c.answers, answer{s.addr, b, a})
+}
+
+// answerable tells whether the answers of a command can be written: asked before what cannot be taken back, which is a
+// queue that the program must map anew, new keys, or a descriptor that it gets. Then the command has changed nothing.
+func (c *call) answerable() syscall.Errno {
+	for _, s := range [...]span{c.resp, c.uhwResp} {
+		if s.addr != 0 && s.len > 0 && c.sys.WriteMem(s.addr, make([]byte, s.len)) != nil {
+			return syscall.EFAULT
+		}
+	}
+	if c.base != 0 && c.sys.WriteMem(c.base+sizeIoctlHdr, c.raw) != nil {
+		return syscall.EFAULT
+	}
+	return 0
 }
 
 // finish writes the answers. EFAULT if that is not possible, EINTR if the caller was killed meanwhile, and
@@ -165,10 +185,18 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EINVAL
 }
 
+// refused is failed with EINVAL.
+func (c *call) refused(op, format string, a ...any) syscall.Errno {
+	return c.failed(&nic.Error{Op: op, Reason: fmt.Sprintf(format, a...), Errno: nic.EINVAL})
+}
+
 // failed notes why a command failed, for whoever asked to be told, and returns its number.
 func (c *call) failed(err error) syscall.Errno {
 	if err == nil {
 		return 0
+	}
+	if c.rec != nil {
+		c.why = reasonOf(err)
 	}
 	return c.drv.report(c.sys.PID(), err)
 }

@@ -8,6 +8,19 @@ type command struct {
 	name      string
 	req, resp int                       // least bytes of request (without headers) and answer
 	run       func(*call) syscall.Errno // nil: EOPNOTSUPP
+	full      int                       // bytes of the request that have a meaning, where that is more than req
+	provider  bool                      // the provider may have a part in the request
+}
+
+// excess checks what a request has beyond what is known: zeros only, or it asks for something that is not there
+// (uverbs_request of the kernel's drivers/infiniband/core/uverbs_cmd.c).
+func (c *command) excess(req []byte) syscall.Errno {
+	for _, b := range req[min(len(req), max(c.req, c.full)):] {
+		if b != 0 {
+			return syscall.EOPNOTSUPP
+		}
+	}
+	return 0
 }
 
 // commands is the table of commands. Sizes are those of rdma/ib_user_verbs.h; of extended commands
@@ -17,54 +30,54 @@ var commands map[uint32]*command
 func init() {
 	commands = map[uint32]*command{}
 	for _, c := range [...]command{
-		{cmdGetContext, "GET_CONTEXT", 8, 8, (*call).getContext},
-		{cmdQueryDevice, "QUERY_DEVICE", 8, sizeDeviceAttr, (*call).queryDevice},
-		{cmdQueryPort, "QUERY_PORT", 16, sizePortAttr, (*call).queryPort},
-		{cmdAllocPD, "ALLOC_PD", 8, 4, (*call).allocPD},
-		{cmdDeallocPD, "DEALLOC_PD", 4, 0, destroyCommand[*pdObject]},
-		{cmdCreateAH, "CREATE_AH", 56, 4, (*call).createAH},
-		{cmdDestroyAH, "DESTROY_AH", 4, 0, destroyCommand[*ahObject]},
-		{cmdRegMR, "REG_MR", 40, 12, (*call).regMR},
-		{cmdReregMR, "REREG_MR", 48, 8, (*call).reregMR},
-		{cmdDeregMR, "DEREG_MR", 4, 0, destroyCommand[*mrObject]},
-		{cmdAllocMW, "ALLOC_MW", 16, 8, (*call).allocMW},
-		{cmdDeallocMW, "DEALLOC_MW", 4, 0, destroyCommand[*mwObject]},
-		{cmdCreateCompChannel, "CREATE_COMP_CHANNEL", 8, 4, (*call).createCompChannel},
-		{cmdCreateCQ, "CREATE_CQ", 32, 8, (*call).createCQCommand},
-		{cmdResizeCQ, "RESIZE_CQ", 16, 8, (*call).resizeCQ},
-		{cmdDestroyCQ, "DESTROY_CQ", 16, 8, (*call).destroyCQCommand},
-		{cmdPollCQ, "POLL_CQ", 16, 8, nil},
-		{cmdReqNotifyCQ, "REQ_NOTIFY_CQ", 8, 0, (*call).reqNotifyCQ},
-		{cmdCreateQP, "CREATE_QP", sizeCreateQP, 32, (*call).createQPCommand},
-		{cmdQueryQP, "QUERY_QP", 16, sizeQPAttr, (*call).queryQP},
-		{cmdModifyQP, "MODIFY_QP", sizeModifyQP, 0, (*call).modifyQPCommand},
-		{cmdDestroyQP, "DESTROY_QP", 16, 4, (*call).destroyQPCommand},
-		{cmdPostSend, "POST_SEND", 24, 4, (*call).postSend},
-		{cmdPostRecv, "POST_RECV", 24, 4, nil},
-		{cmdAttachMcast, "ATTACH_MCAST", 24, 0, (*call).attachMcast},
-		{cmdDetachMcast, "DETACH_MCAST", 24, 0, (*call).detachMcast},
-		{cmdCreateSRQ, "CREATE_SRQ", 32, 16, (*call).createSRQCommand},
-		{cmdModifySRQ, "MODIFY_SRQ", 16, 0, (*call).modifySRQ},
-		{cmdQuerySRQ, "QUERY_SRQ", 16, 16, (*call).querySRQ},
-		{cmdDestroySRQ, "DESTROY_SRQ", 16, 4, (*call).destroySRQCommand},
-		{cmdPostSRQRecv, "POST_SRQ_RECV", 24, 4, nil},
-		{cmdOpenXRCD, "OPEN_XRCD", 16, 4, nil},
-		{cmdCloseXRCD, "CLOSE_XRCD", 4, 0, nil},
-		{cmdCreateXSRQ, "CREATE_XSRQ", 48, 16, nil},
-		{cmdOpenQP, "OPEN_QP", 32, 32, nil},
+		{cmdGetContext, "GET_CONTEXT", 8, 8, (*call).getContext, 0, true},
+		{cmdQueryDevice, "QUERY_DEVICE", 8, sizeDeviceAttr, (*call).queryDevice, 0, false},
+		{cmdQueryPort, "QUERY_PORT", 16, sizePortAttr, (*call).queryPort, 0, false},
+		{cmdAllocPD, "ALLOC_PD", 8, 4, (*call).allocPD, 0, true},
+		{cmdDeallocPD, "DEALLOC_PD", 4, 0, destroyCommand[*pdObject], 0, false},
+		{cmdCreateAH, "CREATE_AH", 56, 4, (*call).createAH, 0, true},
+		{cmdDestroyAH, "DESTROY_AH", 4, 0, destroyCommand[*ahObject], 0, false},
+		{cmdRegMR, "REG_MR", 40, 12, (*call).regMR, 0, true},
+		{cmdReregMR, "REREG_MR", 48, 8, (*call).reregMR, 0, true},
+		{cmdDeregMR, "DEREG_MR", 4, 0, destroyCommand[*mrObject], 0, false},
+		{cmdAllocMW, "ALLOC_MW", 16, 8, (*call).allocMW, 0, true},
+		{cmdDeallocMW, "DEALLOC_MW", 4, 0, destroyCommand[*mwObject], 0, false},
+		{cmdCreateCompChannel, "CREATE_COMP_CHANNEL", 8, 4, (*call).createCompChannel, 0, false},
+		{cmdCreateCQ, "CREATE_CQ", 32, 8, (*call).createCQCommand, 0, true},
+		{cmdResizeCQ, "RESIZE_CQ", 16, 8, (*call).resizeCQ, 0, true},
+		{cmdDestroyCQ, "DESTROY_CQ", 16, 8, (*call).destroyCQCommand, 0, false},
+		{cmdPollCQ, "POLL_CQ", 16, 8, nil, 0, false},
+		{cmdReqNotifyCQ, "REQ_NOTIFY_CQ", 8, 0, (*call).reqNotifyCQ, 0, false},
+		{cmdCreateQP, "CREATE_QP", sizeCreateQP, 32, (*call).createQPCommand, 0, true},
+		{cmdQueryQP, "QUERY_QP", 16, sizeQPAttr, (*call).queryQP, 0, false},
+		{cmdModifyQP, "MODIFY_QP", sizeModifyQP, 0, (*call).modifyQPCommand, 0, false},
+		{cmdDestroyQP, "DESTROY_QP", 16, 4, (*call).destroyQPCommand, 0, false},
+		{cmdPostSend, "POST_SEND", 24, 4, (*call).postSend, 0, false},
+		{cmdPostRecv, "POST_RECV", 24, 4, nil, 0, false},
+		{cmdAttachMcast, "ATTACH_MCAST", 24, 0, (*call).attachMcast, 0, false},
+		{cmdDetachMcast, "DETACH_MCAST", 24, 0, (*call).detachMcast, 0, false},
+		{cmdCreateSRQ, "CREATE_SRQ", 32, 16, (*call).createSRQCommand, 0, true},
+		{cmdModifySRQ, "MODIFY_SRQ", 16, 0, (*call).modifySRQ, 0, true},
+		{cmdQuerySRQ, "QUERY_SRQ", 16, 16, (*call).querySRQ, 0, false},
+		{cmdDestroySRQ, "DESTROY_SRQ", 16, 4, (*call).destroySRQCommand, 0, false},
+		{cmdPostSRQRecv, "POST_SRQ_RECV", 24, 4, nil, 0, false},
+		{cmdOpenXRCD, "OPEN_XRCD", 16, 4, nil, 0, true},
+		{cmdCloseXRCD, "CLOSE_XRCD", 4, 0, nil, 0, false},
+		{cmdCreateXSRQ, "CREATE_XSRQ", 48, 16, nil, 0, true},
+		{cmdOpenQP, "OPEN_QP", 32, 32, nil, 0, true},
 
-		{exQueryDevice, "EX_QUERY_DEVICE", 8, 184, (*call).queryDeviceExt},
-		{exCreateCQ, "EX_CREATE_CQ", 32, 16, (*call).createCQExt},
-		{exCreateQP, "EX_CREATE_QP", 52, 40, (*call).createQPExt},
-		{exModifyQP, "EX_MODIFY_QP", sizeModifyQP, 0, (*call).modifyQPExt},
-		{exCreateFlow, "EX_CREATE_FLOW", 24, 8, nil},
-		{exDestroyFlow, "EX_DESTROY_FLOW", 8, 0, nil},
-		{exCreateWQ, "EX_CREATE_WQ", 40, 24, nil},
-		{exModifyWQ, "EX_MODIFY_WQ", 16, 0, nil},
-		{exDestroyWQ, "EX_DESTROY_WQ", 8, 8, nil},
-		{exCreateRWQIndTbl, "EX_CREATE_RWQ_IND_TBL", 8, 16, nil},
-		{exDestroyRWQIndTbl, "EX_DESTROY_RWQ_IND_TBL", 8, 0, nil},
-		{exModifyCQ, "EX_MODIFY_CQ", 12, 0, (*call).modifyCQ},
+		{exQueryDevice, "EX_QUERY_DEVICE", 8, 184, (*call).queryDeviceExt, 0, true},
+		{exCreateCQ, "EX_CREATE_CQ", 32, 16, (*call).createCQExt, 0, true},
+		{exCreateQP, "EX_CREATE_QP", 52, 40, (*call).createQPExt, sizeCreateQPExt, true},
+		{exModifyQP, "EX_MODIFY_QP", sizeModifyQP, 0, (*call).modifyQPExt, sizeModifyQPExt, true},
+		{exCreateFlow, "EX_CREATE_FLOW", 24, 8, nil, 0, true},
+		{exDestroyFlow, "EX_DESTROY_FLOW", 8, 0, nil, 0, false},
+		{exCreateWQ, "EX_CREATE_WQ", 40, 24, nil, 0, true},
+		{exModifyWQ, "EX_MODIFY_WQ", 16, 0, nil, 0, true},
+		{exDestroyWQ, "EX_DESTROY_WQ", 8, 8, nil, 0, true},
+		{exCreateRWQIndTbl, "EX_CREATE_RWQ_IND_TBL", 8, 16, nil, 0, true},
+		{exDestroyRWQIndTbl, "EX_DESTROY_RWQ_IND_TBL", 8, 0, nil, 0, false},
+		{exModifyCQ, "EX_MODIFY_CQ", 12, 0, (*call).modifyCQ, sizeModifyCQ, false},
 	} {
 		commands[c.num] = &c
 	}
@@ -137,6 +150,12 @@ func decodeWrite(b []byte) (w written, errno syscall.Errno) {
 		return w, syscall.ENOSPC
 	}
 	w.req, w.uhw = body[:cmd.req], body[cmd.req:]
+	if !cmd.provider && cmd.num != cmdPostSend {
+		if errno := cmd.excess(body); errno != 0 {
+			return w, errno
+		}
+		w.uhw = nil
+	}
 	if cmd.resp > 0 {
 		addr := le.Uint64(body)
 		w.resp = span{addr, cmd.resp}
@@ -164,6 +183,9 @@ func (w *written) decodeExt(b []byte, inWords, outWords int) syscall.Errno {
 		return syscall.ENOSPC
 	}
 	w.req, w.uhw = body[:inWords*8], body[inWords*8:]
+	if errno := w.cmd.excess(w.req); errno != 0 {
+		return errno
+	}
 	w.resp = span{addr, outWords * 8}
 	w.uhwResp = span{addr + uint64(outWords)*8, provOut * 8}
 	return 0

@@ -21,6 +21,9 @@ type verbsContext struct {
 	opened  bool     // GET_CONTEXT was called
 	async   *channel // its asynchronous events, if it asked for them
 	closed  bool
+
+	pid     int // the process that opened it, and its name: known if somebody watches
+	process string
 }
 
 // verbsObject is an object with a handle.
@@ -44,6 +47,12 @@ func (c *verbsContext) close() {
 		return
 	}
 	c.closed = true
+	for _, o := range c.objects {
+		if q, ok := o.(*qpObject); ok && c.drv.journal.counts() {
+			n := q.look()
+			q.tallyUp(&n)
+		}
+	}
 	c.dev.Close()
 	if s := c.file.Log().Stats(); s.Dead != nil || s.Skipped > 0 {
 		c.drv.logf("doorbells: %d seen, %d records skipped, log ended: %v", s.Doorbells, s.Skipped, s.Dead)
@@ -77,11 +86,11 @@ func (c *verbsContext) newHandle() uint32 {
 
 // get finds an object by its handle: as the kernel does, EINVAL if it is of another kind.
 func get[T verbsObject](c *verbsContext, handle uint64) (t T, errno syscall.Errno) {
-	if handle>>32 != 0 {
+	if int64(handle) < 0 {
 		return t, syscall.EINVAL
 	}
 	o, ok := c.objects[uint32(handle)]
-	if !ok {
+	if !ok || handle>>32 != 0 {
 		return t, syscall.ENOENT
 	}
 	if t, ok = o.(T); !ok {

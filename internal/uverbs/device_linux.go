@@ -20,7 +20,7 @@ func (d *Driver) describe() {
 		FWVersion: uint64(v[0])<<32 | uint64(v[1])<<16 | uint64(v[2]),
 		NodeGUID:  d.dev.NodeGUID(), Limits: d.dev.Limits(), PKeys: pkeyTableLength, ACKDelay: localACKDelay,
 		Ports: 1, CapFlags: deviceCaps, VendorID: deviceVendor, AtomicCap: atomicHCA,
-		PageSizes: 0xfffff000, MaxMRBytes: ^uint64(0),
+		PageSizes: 0xfffff000, MaxMRBytes: ^uint64(0), ODP: deviceODP,
 	}
 	d.port = portAttr{CapFlags: portCapCM | portCapIPGIDs, MaxMsgSize: d.attr.Limits.MaxMsgSize,
 		GIDs: uint32(d.gidSlots()), PKeys: pkeyTableLength, State: portActive, MaxMTU: mtuCode4096,
@@ -65,6 +65,7 @@ func (c *call) invokeWrite() syscall.Errno {
 	cmd, errno := lookup(uint32(min(c.uint(invokeCommand), 1<<32-1)))
 	if cmd != nil {
 		c.trace.wraps(cmd)
+		c.rec.wraps(cmd)
 	}
 	if errno != 0 {
 		return errno
@@ -80,8 +81,17 @@ func (c *call) invokeWrite() syscall.Errno {
 		c.uhwRespAt, c.uhwResp = a, span{a.data, int(a.len)}
 	}
 	if len(c.req) < cmd.req || c.resp.len < cmd.resp {
+		if c.rec != nil && !c.has(invokeCoreIn) && !c.has(invokeCoreOut) {
+			c.why = "the library only asks whether there is an ioctl: there is"
+		}
 		return syscall.ENOSPC
 	}
+	if cmd.num != cmdPostSend {
+		if errno := cmd.excess(c.req); errno != 0 {
+			return errno
+		}
+	}
+	c.watched(tellCommands[cmd.num], cmd.name)
 	return cmd.run(c)
 }
 
@@ -142,6 +152,9 @@ func (c *call) openAsync() (int, syscall.Errno) {
 
 // openChannel makes an event channel and injects its read end.
 func (c *call) openChannel(recordSize int) (*channel, int, syscall.Errno) {
+	if errno := c.answerable(); errno != 0 {
+		return nil, -1, errno
+	}
 	ch, readEnd, err := newChannel(c.drv.pump, recordSize)
 	if err != nil {
 		return nil, -1, c.failed(err)
@@ -180,17 +193,29 @@ func (c *call) channelAt(fd int, recordSize int) (*channel, syscall.Errno) {
 	return ch, 0
 }
 
+// channelIn is the channel at the descriptor in an attribute.
+func (c *call) channelIn(id uint16, recordSize int) (*channel, syscall.Errno) {
+	n := c.uint(id)
+	if n != uint64(int64(int32(n))) { // the kernel's is an int, given as 64 bits
+		return nil, syscall.EINVAL
+	}
+	return c.channelAt(int(int32(n)), recordSize)
+}
+
 // asyncFor is where an object's asynchronous events go: to the file that the attribute names, else
 // the context's.
 func (c *call) asyncFor(id uint16) (*channel, syscall.Errno) {
 	if !c.has(id) {
 		return c.ctx.async, 0
 	}
-	return c.channelAt(int(int32(c.uint(id))), sizeAsyncEvent)
+	return c.channelIn(id, sizeAsyncEvent)
 }
 
 // queryDevice is QUERY_DEVICE.
 func (c *call) queryDevice() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	b := make([]byte, sizeDeviceAttr)
 	c.drv.attr.encode(b)
 	c.respond(b)
@@ -199,6 +224,9 @@ func (c *call) queryDevice() syscall.Errno {
 
 // queryDeviceExt is EX_QUERY_DEVICE.
 func (c *call) queryDeviceExt() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	if le.Uint32(c.req) != 0 || le.Uint32(c.req[4:]) != 0 { // comp_mask, reserved
 		return syscall.EINVAL
 	}
@@ -210,6 +238,9 @@ func (c *call) queryDeviceExt() syscall.Errno {
 
 // queryPort is QUERY_PORT.
 func (c *call) queryPort() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	if c.req[8] != portNumber {
 		return syscall.EINVAL
 	}
@@ -250,6 +281,9 @@ func (d *Driver) gidAt(index uint64) (device.GIDEntry, syscall.Errno) {
 
 // queryGIDEntry is DEVICE, QUERY_GID_ENTRY.
 func (c *call) queryGIDEntry() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	if _, errno := c.flags(gidEntryFlags, 0); errno != 0 {
 		return errno
 	}
@@ -268,6 +302,9 @@ func (c *call) queryGIDEntry() syscall.Errno {
 
 // queryGIDTable is DEVICE, QUERY_GID_TABLE: all entries, of a size that the client chooses.
 func (c *call) queryGIDTable() syscall.Errno {
+	if errno := c.requireContext(); errno != 0 {
+		return errno
+	}
 	if _, errno := c.flags(gidTableFlags, 0); errno != 0 {
 		return errno
 	}

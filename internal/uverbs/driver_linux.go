@@ -18,8 +18,8 @@ import (
 
 // Config is what a Driver is made with.
 type Config struct {
-	// Name is the device's name in the tree. Clients that find their devices through sysfs take it
-	// for an rxe device only if it begins with "rxe".
+	// Name is the device's name. Clients that find their devices through sysfs, for want of netlink (see Netlink),
+	// take it for an rxe device only if it begins with "rxe".
 	Name string
 	// Version is the firmware version that the device reports: major, minor, patch.
 	Version [3]uint16
@@ -30,6 +30,8 @@ type Config struct {
 	NoIoctl bool
 	// Trace, if set, gets every ioctl with its attributes and answers as text.
 	Trace io.Writer
+	// Watch says what is told of commands, events and mistakes.
+	Watch Watch
 	// Index numbers the devices of one run: the node is uverbs0 for 0.
 	Index int
 	// Programs is the way to the programs; nil where this process traces them itself.
@@ -73,10 +75,15 @@ type Driver struct {
 	tracer *tracer
 	pump   *pump // of events
 
+	journal  *journal      // nil: nobody watches
+	stopLook chan struct{} // closed: counters are not looked at any more
+
 	mu       sync.Mutex // held by every command, and by cleanup
 	contexts map[*verbsContext]struct{}
 	spaces   map[int]*dma.Process // by process, of ownPrograms: one for all its regions lets the NIC batch their transfers
 	noHook   func()               // ends the calls of the device at changes of the port
+	tally    tally
+	pedant   pedant
 }
 
 // New makes the verbs ABI of dev. The device belongs to the caller.
@@ -97,18 +104,30 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		d.cfg.Programs = ownPrograms{d.spaces}
 	}
 	d.describe()
+	if d.journal = newJournal(cfg.Watch); d.journal != nil {
+		d.tally.began = dev.Readings()
+		d.pedant = newPedant(d.journal)
+		if d.journal.pedantic() {
+			d.stopLook = make(chan struct{})
+			go d.watchCounters(d.stopLook)
+		}
+	}
 	return d, nil
 }
 
 // Close ends every context and the events. The programs must be gone.
 func (d *Driver) Close() error {
 	d.noHook()
+	if d.stopLook != nil {
+		close(d.stopLook)
+	}
 	d.mu.Lock()
 	for c := range d.contexts {
 		c.close()
 	}
 	d.mu.Unlock()
 	d.pump.close()
+	d.journal.close(d.summary)
 	return nil
 }
 
@@ -120,12 +139,15 @@ func (d *Driver) logf(format string, args ...any) {
 
 // report tells of an error, and returns its number.
 func (d *Driver) report(pid int, err error) syscall.Errno {
-	tell := d.cfg.Logf
+	tell, hint := d.cfg.Logf, ""
+	if d.journal.tellsCommands() {
+		tell = nil // the record has it
+	}
 	if lacking(err) && d.cfg.Warnf != nil {
-		tell = d.cfg.Warnf
+		tell, hint = d.cfg.Warnf, " (rnic doctor looks at what is missing here)"
 	}
 	if err != nil && tell != nil {
-		tell("process %d: %v", pid, err)
+		tell("process %d: %v%s", pid, err, hint)
 	}
 	return errnoOf(err)
 }
@@ -155,6 +177,7 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 		return
 	}
 	ctx := newContext(d, file)
+	ctx.dev.SetPID(sys.PID())
 	if !sys.Valid() {
 		unix.Close(app)
 		ctx.close()
@@ -169,6 +192,7 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 		return
 	}
 	d.tracer.note(sys.PID(), "open")
+	ctx.tellOpen(sys, n)
 	sys.Reply(int64(n))
 }
 
@@ -179,9 +203,10 @@ func (d *Driver) Ioctl(sys sandbox.Call, f *sandbox.File, arg uint64) {
 		sys.Fail(syscall.ENOTTY)
 		return
 	}
-	c := &call{drv: d, ctx: ctx, sys: sys, base: arg}
+	c := &call{drv: d, ctx: ctx, sys: sys, base: arg, rec: d.journal.begin(sys)}
 	errno := c.ioctl()
 	c.trace.end(errno)
+	c.tellEnd(errno)
 	if errno != 0 {
 		sys.Fail(errno)
 		return
@@ -208,6 +233,7 @@ func (c *call) ioctl() syscall.Errno {
 	}
 	c.method = methods[uint32(h.Object)<<16|uint32(h.Method)]
 	c.trace = c.drv.tracer.begin(c.sys, &h, c.method)
+	c.rec.named(&h, c.method)
 	if c.method == nil {
 		return syscall.EPROTONOSUPPORT
 	}
@@ -228,9 +254,10 @@ func (d *Driver) Write(sys sandbox.Call, f *sandbox.File, addr, n uint64) {
 		sys.Fail(syscall.EINVAL)
 		return
 	}
-	c := &call{drv: d, ctx: ctx, sys: sys}
+	c := &call{drv: d, ctx: ctx, sys: sys, rec: d.journal.begin(sys)}
 	errno := c.write(addr, int(n))
 	c.trace.end(errno)
+	c.tellEnd(errno)
 	if errno != 0 {
 		sys.Fail(errno)
 		return
@@ -253,6 +280,7 @@ func (c *call) write(addr uint64, n int) syscall.Errno {
 	w, errno := decodeWrite(b)
 	if w.cmd != nil {
 		c.trace = c.drv.tracer.beginWrite(c.sys, w.cmd, n)
+		c.rec.wraps(w.cmd)
 	}
 	if errno == syscall.EOPNOTSUPP && w.cmd != nil {
 		return c.failed(fmt.Errorf("%s: this NIC does not have it: %w", w.cmd.name, errno))
@@ -260,7 +288,7 @@ func (c *call) write(addr uint64, n int) syscall.Errno {
 	if errno != 0 {
 		return errno
 	}
-	c.req, c.uhw, c.resp, c.uhwResp = w.req, w.uhw, w.resp, w.uhwResp
+	c.req, c.uhw, c.resp, c.uhwResp, c.command = w.req, w.uhw, w.resp, w.uhwResp, w.cmd
 	return c.execute(w.cmd.run)
 }
 
@@ -280,7 +308,10 @@ func (c *call) execute(run func(*call) syscall.Errno) syscall.Errno {
 	if c.ctx.qps > 0 {
 		c.ctx.dev.Drain()
 	}
-	if errno := run(c); errno != 0 {
+	c.watchedStart()
+	errno := run(c)
+	c.watchedDone(errno)
+	if errno != 0 {
 		return errno
 	}
 	return c.finish()
@@ -293,6 +324,7 @@ func (d *Driver) Closed(f *sandbox.File) {
 		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		d.mu.Lock()
 		d.tracer.note(0, fmt.Sprintf("close with %d objects", len(o.objects)))
+		o.tellClosed()
 		o.close()
 		d.mu.Unlock()
 	case *channel:
@@ -301,20 +333,29 @@ func (d *Driver) Closed(f *sandbox.File) {
 }
 
 // MemoryGone implements sandbox.Device: the regions that the process registered refer to nothing
-// any more. Their handles stay until they are destroyed, or their context is.
+// any more. Their handles stay until they are destroyed, or their context is. With a process that has exited the context
+// mostly goes too, in a moment: until then peers get no answer, where after an exec they learn that the region is gone.
 func (d *Driver) MemoryGone(pid int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := 0
+	n, gone := 0, dma.Exited(pid)
 	for c := range d.contexts {
 		for _, o := range c.objects {
 			if m, ok := o.(*mrObject); ok && m.pid == pid {
-				m.drop()
 				n++
+				if gone {
+					m.space.End()
+				} else {
+					m.drop()
+				}
 			}
 		}
 	}
+	if gone && n > 0 {
+		d.dev.Settle() // what was under way when the process ended
+	}
 	d.tracer.note(pid, fmt.Sprintf("memory gone, with %d regions", n))
+	d.journal.memoryGone(pid, n)
 	delete(d.spaces, pid)
 }
 
@@ -330,18 +371,15 @@ func (d *Driver) Contexts() (contexts, objects int) {
 
 var _ sandbox.Device = (*Driver)(nil)
 
-// checkName refuses names that no stock client would take.
+// checkName refuses names that cannot be directories, and those that programs' options could not spell.
 func checkName(name string) error {
-	if len(name) < 3 || name[:3] != "rxe" {
-		return fmt.Errorf("device name %q: stock libraries look for names that begin with \"rxe\"", name)
-	}
-	for _, r := range name {
-		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-') {
-			return fmt.Errorf("device name %q: letters, digits, - and _ only", name)
+	for i, r := range name {
+		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || i > 0 && (r == '_' || r == '-' || r == '.')) {
+			return fmt.Errorf("device name %q: letters and digits, and behind the first _, - and . too", name)
 		}
 	}
-	if len(name) > 63 { // IB_DEVICE_NAME_MAX
-		return fmt.Errorf("device name %q: 63 characters at most", name)
+	if len(name) == 0 || len(name) > 63 { // IB_DEVICE_NAME_MAX
+		return fmt.Errorf("device name %q: 1 to 63 characters", name)
 	}
 	return nil
 }

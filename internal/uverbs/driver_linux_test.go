@@ -192,7 +192,8 @@ func TestErrorsChangeNothing(t *testing.T) {
 		"destroy a CQ in use":              {destroy(objCQ, 1, uint64(cq)), syscall.EBUSY},
 		"destroy with an unknown handle":   {destroy(objPD, 0, 999), syscall.ENOENT},
 		"destroy another kind of object":   {destroy(objPD, 0, uint64(cq)), syscall.EINVAL},
-		"a handle beyond 32 bits":          {destroy(objPD, 0, 1<<32|uint64(pd)), syscall.EINVAL},
+		"a handle beyond 32 bits":          {destroy(objPD, 0, 1<<32|uint64(pd)), syscall.ENOENT},
+		"a negative handle":                {destroy(objPD, 0, 1<<63|uint64(pd)), syscall.EINVAL},
 		"the probe of libibverbs":          {p.command(fd, cmdQueryDevice, nil, nil, nil), syscall.ENOSPC},
 		"an answer that is too short":      {p.command(fd, cmdQueryDevice, make([]byte, 8), resp[:100], nil), syscall.ENOSPC},
 		"a command that is not supported":  {p.command(fd, exCreateWQ, make([]byte, 40), make([]byte, 24), nil), syscall.EOPNOTSUPP},
@@ -608,8 +609,8 @@ func TestTruncatedFile(t *testing.T) {
 }
 
 func TestDeviceNames(t *testing.T) {
-	for name, ok := range map[string]bool{"rxe0": true, "rxe_a-1": true, "": false, "mlx5_0": false, "rxe/..": false,
-		"rxe" + strings.Repeat("x", 61): false} {
+	for name, ok := range map[string]bool{"rxe0": true, "rxe_a-1": true, "mlx5_0": true, "7.b": true, "": false, "rxe/..": false, "..": false,
+		"_x": false, "a b": false, "a%d": false, "r" + strings.Repeat("x", 62): true, "r" + strings.Repeat("x", 63): false} {
 		if err := checkName(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
+	"rnic/internal/nic"
 	"rnic/internal/sandbox"
 )
 
@@ -327,25 +328,34 @@ func (sink) Completion(q *device.CQ) {
 	var r [sizeAsyncEvent]byte
 	le.PutUint64(r[:], o.userHandle)
 	o.comp.post(&o.compEvents, r)
+	if j := o.ctx.drv.journal; j.tellsCommands() {
+		j.event(told{ctx: o.ctx, event: nic.EventCompletion, kind: "cq", id: o.handle})
+	}
 }
 
 // Async implements device.Sink: struct ib_uverbs_async_event_desc.
 func (s sink) Async(e device.AsyncEvent) {
 	var r [sizeAsyncEvent]byte
 	le.PutUint32(r[8:], uint32(e.Type))
+	j := s.ctx.drv.journal
+	t := told{ctx: s.ctx, event: e.Type}
 	switch {
 	case e.QP != nil:
 		if o, ok := e.QP.Cookie.(*qpObject); ok {
+			t.kind, t.id, t.num = "qp", o.handle, e.QP.Num()
 			le.PutUint64(r[:], o.userHandle)
 			o.async.post(&o.asyncEvents, r)
 		}
 	case e.CQ != nil:
 		if o, ok := e.CQ.Cookie.(*cqObject); ok {
+			t.kind, t.id = "cq", o.handle
+			j.cqOverrun(o)
 			le.PutUint64(r[:], o.userHandle)
 			o.async.post(&o.asyncEvents, r)
 		}
 	case e.SRQ != nil:
 		if o, ok := e.SRQ.Cookie.(*srqObject); ok {
+			t.kind, t.id = "srq", o.handle
 			le.PutUint64(r[:], o.userHandle)
 			o.async.post(&o.asyncEvents, r)
 		}
@@ -354,5 +364,8 @@ func (s sink) Async(e device.AsyncEvent) {
 		for _, c := range s.ctx.drv.pump.asyncOf(s.ctx) {
 			c.post(&eventOrigin{}, r)
 		}
+	}
+	if j.tellsCommands() {
+		j.event(t)
 	}
 }

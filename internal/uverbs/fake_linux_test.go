@@ -24,6 +24,8 @@ type program struct {
 	drv *Driver
 	pid int
 
+	closed bool // drv is
+
 	mu    sync.Mutex
 	files map[int]*sandbox.File
 	gone  []*sandbox.File
@@ -45,12 +47,18 @@ func (p *program) forgotten() int {
 // newProgram makes a driver over a device without a network, and a program on it.
 func newProgram(t *testing.T, trace io.Writer) *program {
 	t.Helper()
+	return newWatchedProgram(t, trace, Watch{})
+}
+
+// newWatchedProgram is newProgram with somebody who watches.
+func newWatchedProgram(t *testing.T, trace io.Writer, w Watch) *program {
+	t.Helper()
 	dev, err := device.New(device.Config{Local: true, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &program{t: t, pid: unix.Getpid(), files: map[int]*sandbox.File{}}
-	p.drv, err = New(dev, p, Config{Version: [3]uint16{1, 2, 3}, Logf: t.Logf, Trace: trace})
+	p.drv, err = New(dev, p, Config{Version: [3]uint16{1, 2, 3}, Logf: t.Logf, Trace: trace, Watch: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +66,9 @@ func newProgram(t *testing.T, trace io.Writer) *program {
 		for fd := range p.files {
 			unix.Close(fd)
 		}
-		p.drv.Close()
+		if !p.closed {
+			p.drv.Close()
+		}
 		if err := dev.Close(); err != nil {
 			t.Error(err)
 		}
@@ -292,11 +302,17 @@ type qp struct {
 
 func (p *program) qp(fd int, pd, cq uint32, typ uint64) *qp {
 	p.t.Helper()
+	return p.qpWith(fd, pd, cq, typ, words(10, 10, 2, 2, 0))
+}
+
+// qpWith is qp with other capabilities than the usual.
+func (p *program) qpWith(fd int, pd, cq uint32, typ uint64, asked []byte) *qp {
+	p.t.Helper()
 	q := &qp{p: p, fd: fd, cap: make([]byte, sizeQPCap)}
 	num, info := make([]byte, 4), make([]byte, 32)
 	a, errno := p.ioctl(fd, objQP, 0, number(qpPD, uint64(pd)), number(qpSendCQ, uint64(cq)), number(qpRecvCQ, uint64(cq)),
 		number(qpHandle, 0), p.input(qpType, le.AppendUint64(nil, typ)), p.input(qpUserHandle, le.AppendUint64(nil, 0x5151)),
-		p.input(qpCap, words(10, 10, 2, 2, 0)), p.output(qpRespCap, q.cap), p.output(qpRespNum, num), p.output(attrUHWOut, info))
+		p.input(qpCap, asked), p.output(qpRespCap, q.cap), p.output(qpRespNum, num), p.output(attrUHWOut, info))
 	p.must(errno)
 	q.handle, q.num = uint32(a[3].data), le.Uint32(num)
 	cap := decodeCap(q.cap)

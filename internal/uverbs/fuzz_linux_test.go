@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"io"
 	"syscall"
 	"testing"
 
@@ -68,7 +69,7 @@ func FuzzCommands(f *testing.F) {
 	f.Cleanup(func() { dev.Close() })
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := &program{t: t, pid: unix.Getpid(), files: map[int]*sandbox.File{}}
-		if p.drv, err = New(dev, p, Config{}); err != nil {
+		if p.drv, err = New(dev, p, Config{Watch: Watch{Text: io.Discard, JSON: io.Discard, Commands: true, Pedantic: true}}); err != nil {
 			t.Fatal(err)
 		}
 		defer p.drv.Close()

@@ -78,6 +78,7 @@ func TestNumbersAgainstTheHeaders(t *testing.T) {
 		"ib_uverbs_destroy_cq_resp": 8, "ib_uverbs_destroy_qp_resp": 4, "rxe_create_ah_resp": 8,
 		"rxe_create_srq_resp": sizeSRQResp, "rxe_resize_cq_resp": sizeMMInfo, "ib_uverbs_destroy_srq_resp": 4,
 		"rxe_create_cq_resp": sizeMMInfo, "rxe_create_qp_resp": 2 * sizeMMInfo,
+		"ib_uverbs_sge": sizeSGE, "ib_uverbs_ex_create_qp": sizeCreateQPExt, "ib_uverbs_ex_modify_cq": sizeModifyCQ, "rxe_modify_srq_cmd": 8,
 		"ib_uverbs_ex_create_cq_resp": 16, "ib_uverbs_ex_create_qp_resp": 40, "ib_uverbs_ex_modify_qp_resp": 8,
 	}
 	offsets := map[string]int{
@@ -108,6 +109,14 @@ func TestNumbersAgainstTheHeaders(t *testing.T) {
 		"ib_uverbs_modify_srq.attr_mask": 4, "ib_uverbs_modify_srq.max_wr": 8, "ib_uverbs_modify_srq.srq_limit": 12,
 		"ib_uverbs_query_srq.srq_handle": 8, "ib_uverbs_query_srq_resp.srq_limit": 8, "ib_uverbs_destroy_srq.srq_handle": 8,
 		"rxe_create_srq_resp.srq_num": 16, "rxe_modify_srq_cmd.mmap_info_addr": 0,
+		"ib_uverbs_alloc_mw.pd_handle": 8, "ib_uverbs_alloc_mw.mw_type": 12, "ib_uverbs_attach_mcast.gid": 0, "ib_uverbs_attach_mcast.qp_handle": 16,
+		"ib_uverbs_ex_create_qp.reserved": 47, "ib_uverbs_ex_create_qp.is_srq": 46, "ib_uverbs_create_ah.user_handle": 8,
+		"ib_uverbs_ex_query_device.comp_mask": 0, "ib_uverbs_ex_query_device.reserved": 4, "ib_uverbs_ex_modify_qp.rate_limit": 112,
+		"ib_uverbs_sge.addr": 0, "ib_uverbs_sge.length": 8, "ib_uverbs_sge.lkey": 12, "ib_uverbs_ah_attr.is_global": 29,
+		"ib_uverbs_async_event_desc.element": 0, "ib_uverbs_async_event_desc.event_type": 8, "ib_uverbs_comp_event_desc.cq_handle": 0,
+		"ib_uverbs_destroy_cq_resp.comp_events_reported": 0, "ib_uverbs_destroy_cq_resp.async_events_reported": 4, "ib_uverbs_modify_qp.qp_handle": 64,
+		"ib_uverbs_reg_mr_resp.mr_handle": 0, "ib_uverbs_reg_mr_resp.lkey": 4, "ib_uverbs_reg_mr_resp.rkey": 8, "ib_uverbs_alloc_mw_resp.rkey": 4,
+		"ib_uverbs_get_context_resp.async_fd": 0, "ib_uverbs_get_context_resp.num_comp_vectors": 4, "ib_uverbs_ex_create_cq_resp.response_length": 12,
 		"ib_uverbs_resize_cq.cq_handle": 8, "ib_uverbs_resize_cq.cqe": 12,
 		"ib_uverbs_ex_modify_cq.attr_mask": 4, "ib_uverbs_ex_modify_cq.attr": 8, "ib_uverbs_ex_modify_cq.reserved": 12,
 		"ib_uverbs_cq_moderation.cq_count": 0, "ib_uverbs_cq_moderation.cq_period": 2,
@@ -132,6 +141,11 @@ func TestNumbersAgainstTheHeaders(t *testing.T) {
 		"UVERBS_ATTR_CREATE_QP_RESP_QP_NUM": qpRespNum, "UVERBS_ATTR_CREATE_QP_EVENT_FD": qpEventFD,
 		"UVERBS_ATTR_CREATE_QP_FLAGS": qpFlags, "UVERBS_ATTR_DESTROY_QP_RESP": destroyResp,
 		"UVERBS_ATTR_QUERY_MR_RESP_IOVA": uint64(mrRespIOVA),
+		"IB_UVERBS_QP_CREATE_SQ_SIG_ALL|IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK|IB_UVERBS_QP_CREATE_SCATTER_FCS|IB_UVERBS_QP_CREATE_CVLAN_STRIPPING|IB_UVERBS_QP_CREATE_PCI_WRITE_END_PADDING": qpFlagsKnown,
+		"IB_UVERBS_CQ_FLAGS_TIMESTAMP_COMPLETION|IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN":                                                                                                                 cqFlagsKnown,
+		"IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH": advicePrefetch, "IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE": advicePrefetchWrite,
+		"IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT": advicePrefetchNoFault, "IB_UVERBS_ADVISE_MR_FLAG_FLUSH": adviseFlush,
+		"IB_UVERBS_QPT_RAW_PACKET": qpRawPacket, "IB_UVERBS_QPT_DRIVER": qpDriver, "IB_UVERBS_ACCESS_ON_DEMAND": uint64(nic.AccessOnDemand),
 		"IB_UVERBS_QP_CREATE_SQ_SIG_ALL": qpFlagSigAll, "IB_UVERBS_GID_TYPE_ROCE_V2": gidTypeRoCEv2,
 		"IB_UVERBS_CORE_SUPPORT_OPTIONAL_MR_ACCESS": 1, "IB_UVERBS_PCF_CM_SUP": portCapCM,
 		"IB_UVERBS_PCF_IP_BASED_GIDS": portCapIPGIDs,
@@ -218,6 +232,8 @@ d->atomic_cap = 23; d->max_ah = 24; d->max_mw = 28; d->max_srq = 29; d->max_srq_
 dump("device", d, sizeof *d);
 x.response_length = sizeof x; x.device_cap_flags_ex = 16 | 1ULL << 40;
 x.cq_moderation_caps.max_cq_moderation_count = x.cq_moderation_caps.max_cq_moderation_period = 65535;
+x.odp_caps.general_caps = 41; x.odp_caps.per_transport_caps.rc_odp_caps = 42; x.odp_caps.per_transport_caps.uc_odp_caps = 43;
+x.odp_caps.per_transport_caps.ud_odp_caps = 44; x.xrc_odp_caps = 45;
 dump("deviceExt", &x, sizeof x);
 struct ib_uverbs_query_port_resp_ex p; memset(&p, 0, sizeof p);
 p.legacy_resp.port_cap_flags = 1; p.legacy_resp.max_msg_sz = 2; p.legacy_resp.gid_tbl_len = 3; p.legacy_resp.pkey_tbl_len = 4;
@@ -279,7 +295,7 @@ dump("cap", &k, sizeof k);
 	}
 	dev := deviceAttr{FWVersion: 0x000100020003, NodeGUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, MaxMRBytes: 0x1122334455667788,
 		PageSizes: 0xfffff000, VendorID: 11, PartID: 12, HWVersion: 13, CapFlags: 16 | 1<<40, AtomicCap: 23, PKeys: 25, ACKDelay: 26,
-		Ports: 27, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
+		Ports: 27, ODP: odpCaps{General: 41, RC: 42, UC: 43, UD: 44, XRC: 45}, Limits: nic.Limits{MaxQP: 14, MaxQPWR: 15, MaxSGE: 17, MaxCQ: 18, MaxCQE: 19, MaxMR: 20, MaxPD: 21,
 			MaxRDAtomic: 22, MaxAH: 24, MaxMW: 28, MaxSRQ: 29, MaxSRQWR: 30}}
 	b := make([]byte, sizeDeviceExt)
 	dev.encode(b)

@@ -39,6 +39,7 @@ var mayDiffer = []differ{
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 132, 144, "multicast: limits"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 144, 148, "max_ah: a limit"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 156, 170, "SRQ, P_Key table: limits"},
+	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 184, 204, "odp_caps: on-demand paging, which rxe has from Linux 6.15 on"},
 	{"DEVICE.INVOKE_WRITE EX_QUERY_DEVICE", "CORE_OUT", 224, 232, "device_cap_flags_ex, as device_cap_flags"},
 	{"DEVICE.QUERY_PORT", "RESP", 0, 4, "port_cap_flags: IP based GIDs are announced too"},
 	{"DEVICE.QUERY_PORT", "RESP", 4, 8, "max_msg_sz: a limit, 1 GiB"},

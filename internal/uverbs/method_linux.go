@@ -48,6 +48,11 @@ const (
 	srqMaxTags, srqType, srqEventFD, srqRespMaxWR, srqRespMaxSGE, srqRespNum       = 8, 9, 10, 11, 12, 13
 
 	mrHandle, mrRespLKey, mrRespRKey, mrRespLength, mrRespIOVA uint16 = 0, 1, 2, 3, 4
+
+	advisePD, adviseAdvice, adviseFlags, adviseList uint16 = 0, 1, 2, 3
+	dmabufHandle, dmabufPD, dmabufRespRKey          uint16 = 0, 1, 8
+
+	handlesObject, handlesTotal, handlesList uint16 = 0, 1, 2
 )
 
 func init() {
@@ -57,6 +62,10 @@ func init() {
 			{invokeCoreIn, "CORE_IN", attrIn, 4, anyLength, false},
 			{invokeCoreOut, "CORE_OUT", attrOut, 0, anyLength, false},
 			in(invokeCommand, "WRITE_CMD", 8)}, (*call).invokeWrite},
+		{objDevice, 1, "INFO_HANDLES", []attrSpec{
+			in(handlesObject, "OBJECT_ID", 8),
+			optional(out(handlesTotal, "TOTAL_HANDLES", 4)),
+			{handlesList, "HANDLES_LIST", attrOut, 4, anyLength, false}}, (*call).infoHandles},
 		{objDevice, 2, "QUERY_PORT", []attrSpec{
 			in(portNum, "PORT_NUM", 8),
 			outStruct(portResp, "RESP", sizePortAttrExt)}, (*call).queryPortMethod},
@@ -94,9 +103,9 @@ func init() {
 			optional(object(qpXRCD, "XRCD_HANDLE")),
 			optional(object(qpPD, "PD_HANDLE")),
 			optional(object(qpSRQ, "SRQ_HANDLE")),
-			optional(object(qpSendCQ, "SEND_CQ")),
-			optional(object(qpRecvCQ, "RECV_CQ")),
-			optional(object(qpIndTable, "IND_TABLE")),
+			optional(object(qpSendCQ, "SEND_CQ_HANDLE")),
+			optional(object(qpRecvCQ, "RECV_CQ_HANDLE")),
+			optional(object(qpIndTable, "IND_TABLE_HANDLE")),
 			in(qpUserHandle, "USER_HANDLE", 8),
 			in(qpCap, "CAP", sizeQPCap),
 			in(qpType, "TYPE", 8),
@@ -135,6 +144,21 @@ func init() {
 			out(mrRespRKey, "RESP_RKEY", 4),
 			out(mrRespLength, "RESP_LENGTH", 8),
 			optional(out(mrRespIOVA, "RESP_IOVA", 8))}, (*call).queryMR},
+		{objMR, 2, "ADVISE", []attrSpec{
+			object(advisePD, "PD_HANDLE"),
+			in(adviseAdvice, "ADVICE", 8),
+			{adviseFlags, "FLAGS", attrIn, 4, 8, true},
+			{adviseList, "SGE_LIST", attrIn, sizeSGE, anyLength, true}}, (*call).adviseMR},
+		{objMR, 4, "REG_DMABUF", []attrSpec{
+			newObject(dmabufHandle, "HANDLE"),
+			object(dmabufPD, "PD_HANDLE"),
+			in(2, "OFFSET", 8),
+			in(3, "LENGTH", 8),
+			in(4, "IOVA", 8),
+			in(5, "FD", 4),
+			inFlags(6, "ACCESS_FLAGS"),
+			out(7, "RESP_LKEY", 4),
+			out(dmabufRespRKey, "RESP_RKEY", 4)}, (*call).regDmabufMR},
 		{objAsyncEvent, 0, "ALLOC", []attrSpec{newFD(0, "HANDLE")}, (*call).allocAsyncEvent},
 	} {
 		m.attrs = append(m.attrs, providerPart...)

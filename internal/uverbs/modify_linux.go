@@ -18,6 +18,9 @@ func (c *call) resizeCQ() syscall.Errno {
 	if cqe == 0 || cqe > c.drv.attr.Limits.MaxCQE || c.uhwResp.len < sizeMMInfo {
 		return syscall.EINVAL
 	}
+	if errno := c.answerable(); errno != 0 {
+		return errno
+	}
 	q, err := c.ctx.newQueue(cqe, ring.CQESize)
 	if err != nil {
 		return c.failed(err)
@@ -57,20 +60,29 @@ func (c *call) modifyCQ() syscall.Errno {
 // reregMR is REREG_MR: response, mr_handle, flags, start, length, hca_va, pd_handle, access_flags. The
 // region belongs to the process whose memory it is of.
 func (c *call) reregMR() syscall.Errno {
+	flags := nic.ReregFlags(le.Uint32(c.req[12:]))
+	switch {
+	case flags == 0:
+		return syscall.EINVAL
+	case flags&^(nic.ReregTranslation|nic.ReregPD|nic.ReregAccess) != 0:
+		return syscall.EOPNOTSUPP
+	}
 	o, errno := get[*mrObject](c.ctx, uint64(le.Uint32(c.req[8:])))
-	if errno != 0 || o.dev == nil {
+	if errno != 0 {
+		return errno
+	}
+	if o.dev == nil {
 		return syscall.EINVAL
 	}
-	flags := nic.ReregFlags(le.Uint32(c.req[12:]))
 	r := nic.Region{Start: le.Uint64(c.req[16:]), Length: le.Uint64(c.req[24:]), IOVA: le.Uint64(c.req[32:]),
 		Access: nic.Access(le.Uint32(c.req[44:]))}
-	pid := o.pid
+	pid, space := o.pid, o.space
+	var err error
 	if flags&nic.ReregTranslation != 0 {
 		if pid = c.sys.PID(); pid == 0 {
 			return syscall.EINTR // it is gone
 		}
-		space, err := c.drv.cfg.Programs.Space(c.sys)
-		if err != nil {
+		if space, err = c.drv.cfg.Programs.Space(c.sys); err != nil {
 			return c.failed(err)
 		}
 		r.Space = space
@@ -81,7 +93,9 @@ func (c *call) reregMR() syscall.Errno {
 			return syscall.EINVAL
 		}
 	}
-	var err error
+	if errno := c.answerable(); errno != 0 {
+		return errno
+	}
 	if pd != nil {
 		err = o.dev.Rereg(flags, pd.dev, r)
 	} else {
@@ -90,9 +104,18 @@ func (c *call) reregMR() syscall.Errno {
 	if err != nil {
 		return c.failed(err)
 	}
-	o.pid, o.lkey, o.rkey = pid, o.dev.LKey(), o.dev.RKey()
+	o.pid, o.space, o.lkey, o.rkey = pid, space, o.dev.LKey(), o.dev.RKey()
 	if flags&nic.ReregTranslation != 0 {
-		o.length, o.iova = r.Length, r.IOVA
+		o.start, o.length, o.iova = r.Start, r.Length, r.IOVA
+	}
+	if flags&nic.ReregAccess != 0 {
+		o.access = r.Access
+	}
+	if o.access&nic.AccessZeroBased != 0 {
+		o.iova = 0
+	}
+	if pd != nil {
+		o.pd = pd
 	}
 	c.respond(words(o.lkey, o.rkey))
 	return 0

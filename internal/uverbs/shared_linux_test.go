@@ -47,7 +47,8 @@ func TestRereg(t *testing.T) {
 		want syscall.Errno
 	}{
 		"no flags":        {second(p.rereg(fd, mr, 0, 0, 0, 0, 0, 0)), syscall.EINVAL},
-		"unknown flags":   {second(p.rereg(fd, mr, 8, 0, 0, 0, 0, 0)), syscall.EINVAL},
+		"unknown flags":   {second(p.rereg(fd, mr, 8, 0, 0, 0, 0, 0)), syscall.EOPNOTSUPP},
+		"no region":       {second(p.rereg(fd, 999, 4, 0, 0, 0, 0, 0)), syscall.ENOENT},
 		"another kind":    {second(p.rereg(fd, pd, 4, 0, 0, 0, 0, 0)), syscall.EINVAL},
 		"no such domain":  {second(p.rereg(fd, mr, nic.ReregPD, 0, 0, 0, 999, 0)), syscall.EINVAL},
 		"rights":          {second(p.rereg(fd, mr, nic.ReregAccess, 0, 0, 0, 0, nic.AccessRemoteWrite)), syscall.EINVAL},

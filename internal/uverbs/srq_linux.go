@@ -17,6 +17,7 @@ type srqObject struct {
 	userHandle  uint64
 	async       *channel // may be nil
 	asyncEvents eventOrigin
+	handle      uint32
 }
 
 func (o *srqObject) destroy() error {
@@ -47,7 +48,10 @@ func (c *call) createSRQ(i srqInit) (o *srqObject, h uint32, errno syscall.Errno
 	}
 	l := &c.drv.attr.Limits
 	i.maxSGE = max(1, i.maxSGE) // as Linux's Soft-RoCE grants it
-	if i.maxWR == 0 || i.maxWR > l.MaxSRQWR || i.maxSGE > l.MaxSGE || c.uhwResp.len < sizeSRQResp {
+	if i.maxWR == 0 || i.maxWR > l.MaxSRQWR || i.maxSGE > l.MaxSGE {
+		return nil, 0, c.refused("create shared receive queue", "1 to %d work requests of up to %d entries are possible", l.MaxSRQWR, l.MaxSGE)
+	}
+	if c.uhwResp.len < sizeSRQResp {
 		return nil, 0, syscall.EINVAL
 	}
 	o = &srqObject{ctx: c.ctx, maxSGE: i.maxSGE, userHandle: i.userHandle, async: i.async}

@@ -20,6 +20,8 @@ const (
 	sizeModifyQP    = 112 // ib_uverbs_modify_qp
 	sizeModifyQPExt = 120 // ib_uverbs_ex_modify_qp
 	sizeCreateQP    = 56
+	sizeCreateQPExt = 64 // ib_uverbs_ex_create_qp
+	sizeModifyCQ    = 16 // ib_uverbs_ex_modify_cq
 	sizeQPCap       = 20 // ib_uverbs_qp_cap
 	sizeMMInfo      = 16 // mminfo
 	sizeCompEvent   = 8  // ib_uverbs_comp_event_desc
@@ -42,7 +44,28 @@ type deviceAttr struct {
 	AtomicCap  uint32
 	PageSizes  uint64
 	MaxMRBytes uint64
+	ODP        odpCaps
 }
+
+// odpCaps is struct ib_uverbs_odp_caps, and xrc_odp_caps: on-demand paging, in general and by transport.
+type odpCaps struct{ General, RC, UC, UD, XRC uint32 }
+
+// What is on-demand (enum ibv_odp_general_caps, ibv_odp_transport_cap_bits): here everything that uses memory.
+const (
+	odpSupport  = 1 << 0
+	odpImplicit = 1 << 1
+
+	odpSend    = 1 << 0
+	odpRecv    = 1 << 1
+	odpWrite   = 1 << 2
+	odpRead    = 1 << 3
+	odpAtomic  = 1 << 4
+	odpSRQRecv = 1 << 5
+)
+
+// deviceODP are the capabilities of this NIC. The stock provider has no XRC.
+var deviceODP = odpCaps{General: odpSupport | odpImplicit, RC: odpSend | odpRecv | odpWrite | odpRead | odpAtomic | odpSRQRecv,
+	UC: odpSend | odpRecv | odpWrite | odpSRQRecv, UD: odpSend | odpRecv | odpSRQRecv}
 
 // Device capability flags (enum ib_device_cap_flags) that hold for this NIC.
 const (
@@ -107,9 +130,14 @@ func (d *deviceAttr) encodeExt(b []byte, length int) {
 	_ = b[sizeDeviceExt-1]
 	d.encode(b)
 	le.PutUint32(b[180:], uint32(length)) // response_length: the fields that count
+	le.PutUint64(b[184:], uint64(d.ODP.General))
+	le.PutUint32(b[192:], d.ODP.RC)
+	le.PutUint32(b[196:], d.ODP.UC)
+	le.PutUint32(b[200:], d.ODP.UD)
 	le.PutUint64(b[224:], d.CapFlags)
 	le.PutUint16(b[280:], 0xffff) // cq_moderation_caps: completions
 	le.PutUint16(b[282:], 0xffff) // and microseconds
+	le.PutUint32(b[296:], d.ODP.XRC)
 }
 
 // portAttr is what QUERY_PORT answers.

@@ -25,8 +25,6 @@ const (
 	goOnly    = "none: of this NIC in software; neither the specification nor the kernel's ABI has it"
 	allRun    = "none: what a simulated program makes lives as long as its run; TestLivesInAnyOrder of internal/nic ends objects in any order"
 	readsBack = "none: reads back and changes nothing; simulated programs look at states, events and completions instead"
-	noPort    = "none: simulated ports do not fail; internal/device tests it on real interfaces"
-	onePath   = "none: simulated hosts have one path; TestPathsThatFail of internal/nic runs seeds of paths that fail"
 	commands  = "none: for this module's commands, which configure devices and memory themselves"
 )
 
@@ -45,7 +43,7 @@ var table = []row{
 	{"Device.Limits", "ExampleDevice_Progress", "none: simulated programs stay within the limits", public + "TestLimits", "11.2.1.2"},
 	{"Device.MTU", "ExampleNewDevice", "world.addHost: MTU", "internal/netdev:TestPathMTU", "A17"},
 	{"Device.Now", "ExampleWC_time", "none: simulated time is the test's own", core + "TestCompletionTimes", "rdma/ib_user_verbs.h"},
-	{"Device.PortActive", "ExampleContext_Events_port", noPort, dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
+	{"Device.PortActive", "ExampleContext_Events_port", "host.usable: down", dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
 	{"Device.Units", "ExampleQP_MoveTo", "host.addUnits: Units", public + "TestPlacement", "rdma/ib_user_verbs.h"},
 	{"Device.Progress", "ExampleDevice_Progress", "unit.drive: transmit", goOnly, ""},
 	{"Device.Stats", "ExampleDeviceConfig_congestion", "world.countNIC: Stats", goOnly, ""},
@@ -154,9 +152,9 @@ var table = []row{
 	{"EventSendQueueDrained", "ExampleQP_Modify_drain", "host.event: EventSQDrained", core + "TestSendQueueDrain", "11.6.3"},
 	{"EventSRQLimit", "ExampleSRQ_Arm", "counts: Limits", core + "TestSharedQueueLimit", "11.6.3"},
 	{"EventLastWQE", "ExampleContext_Events_lastWQE", "host.event: EventQPLastWQE", core + "TestLastWQEReached", "11.6.3"},
-	{"EventPathMigrated", "ExampleQP_Modify_migration", onePath, core + "TestMigrationWhenThePortGoesDown", "17.2.8"},
-	{"EventPathMigError", "ExampleContext_Events_port", onePath, core + "TestPathMigrationError", "11.6.3"},
-	{"EventPortActive", "ExampleContext_Events_port", noPort, dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
-	{"EventPortError", "ExampleContext_Events_port", noPort, dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
-	{"EventGIDChange", "ExampleContext_Events_port", noPort, dev + "TestGIDsFollowTheAddresses", "infiniband/verbs.h"},
+	{"EventPathMigrated", "ExampleQP_Modify_migration", "host.event: EventPathMig", core + "TestMigrationWhenThePortGoesDown", "17.2.8"},
+	{"EventPathMigError", "ExampleContext_Events_port", "host.event: EventPathMigErr", core + "TestPathMigrationError", "11.6.3"},
+	{"EventPortActive", "ExampleContext_Events_port", "world.setDown: SetDown", dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
+	{"EventPortError", "ExampleContext_Events_port", "world.setDown: SetDown", dev + "TestTransferOutlivesALinkThatComesBack", "11.6.3"},
+	{"EventGIDChange", "ExampleContext_Events_port", "world.changePort: SetGID", dev + "TestGIDsFollowTheAddresses", "infiniband/verbs.h"},
 }

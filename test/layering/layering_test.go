@@ -48,8 +48,10 @@ var mayImport = map[string][]string{
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
+	"internal/rdmanl":  {},
+	"internal/doctor":  {"internal/netdev", "internal/roce"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
-		"internal/shm"}, vocabulary...),
+		"internal/shm", "internal/rdmanl"}, vocabulary...),
 	"internal/cma": {"verbs", "internal/device", "internal/ibcm", "internal/nic", "internal/roce"},
 	"internal/ucm": {"internal/cma", "internal/ibcm", "internal/device", "internal/sandbox", "internal/nic", "internal/roce"},
 }
@@ -60,13 +62,13 @@ var vocabulary = []string{"internal/nic", "internal/roce", "internal/hostmem"}
 
 // unlayered packages may import everything, and no layer may import them.
 // internal/perf is a part of cmd/rnic.
-var unlayered = []string{"cmd", "internal/perf", "test", "tools", "examples"}
+var unlayered = []string{"cmd", "internal/perf", "internal/testnet", "test", "tools", "examples"}
 
 // pure packages are state machines: what they do follows from what they are
 // given, so that one seed replays one run. They know no clock, no system, no
 // other goroutine and no randomness but what they are handed.
 var pure = []string{"internal/nic", "internal/ibcm", "internal/roce", "internal/ring", "internal/hostmem",
-	"internal/fault"}
+	"internal/fault", "internal/rdmanl"}
 
 // impure are the imports that pure packages must not have; a "/..." covers everything below.
 var impure = []string{"net", "net/http/...", "os/...", "os", "sync", "syscall", "runtime", "runtime/...", "context",

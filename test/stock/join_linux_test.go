@@ -185,3 +185,26 @@ kill $a; wait $a; exit 0`)
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
+
+// Each NIC of a run ends with the last run that uses it: the other one's addresses are free again.
+func TestNICsEndOneByOne(t *testing.T) {
+	out, code := terminals(t, `
+$RNIC run --nic rxe0,addr=127.0.0.1 --nic rxe1,addr=127.0.0.2 -- sleep 100 & a=$!
+n=0; until [ $(grep -c "@rnic/" /proc/net/unix) = 2 ] || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
+$RNIC run -v --addr 127.0.0.1 -- sleep 100 2>/tmp/joined.$$ & b=$!
+n=0; until grep -q joined /tmp/joined.$$ || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; rm /tmp/joined.$$
+kill $a; wait $a
+$RNIC run --addr 127.0.0.2 --mtu 1024 -- true || die "the second NIC is still there"
+kill -0 $b || die "the second run ended with the first"
+# A run that the NIC's process cannot serve costs the others nothing.
+kill $b; wait $b; ulimit -n 40
+$RNIC run -- sleep 100 & a=$!
+joinable
+for i in 1 2 3 4 5; do $RNIC run -- sleep 1 & all="$all $!"; done
+wait $all
+kill -0 $a || die "the NIC died of it"
+kill $a; wait $a; exit 0`)
+	if code != 0 || strings.Contains(out, "panic") || !strings.Contains(out, "rnic: the NIC cannot be joined: ") {
+		t.Errorf("exit code %d\n%s", code, out)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -106,17 +107,38 @@ func rnic(t *testing.T) string {
 	return filepath.Join(binary.dir, "rnic")
 }
 
+// user is who runs a program.
+type user int
+
+const (
+	ordinary user = iota // without any privilege
+	fakeRoot             // the same, but root in a user namespace: for programs that look at their user id
+)
+
 // run runs rnic run with arguments, as an ordinary user in a network namespace of its own that has only
 // lo, and returns what was written and the exit code.
 func run(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
+	return runAs(t, ordinary, args...)
+}
+
+func runAs(t *testing.T, who user, args ...string) (out string, code int) {
+	t.Helper()
+	return command(t, who, append([]string{rnic(t), "run"}, args...)...)
+}
+
+// command is run for any command: argv[0] is its path, or its name in PATH.
+func command(t *testing.T, who user, argv ...string) (out string, code int) {
+	t.Helper()
+	rnic(t) // makes the directory for what an ordinary user executes
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	cmd := exec.Command(self, append([]string{rnic(t), "run"}, args...)...)
+	cmd := exec.Command(self, argv...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
+	cmd.WaitDelay = 10 * time.Second // for what is left with our pipe
 	mode := "drop"
 	attr := &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
 	if os.Getuid() != 0 {
@@ -126,6 +148,8 @@ func run(t *testing.T, args ...string) (out string, code int) {
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	} else if err := os.Chmod(filepath.Dir(self), 0o755); err != nil {
 		t.Fatal(err)
+	} else if who == fakeRoot {
+		cmd.Args = slices.Insert(cmd.Args, 1, "unshare", "--map-root-user")
 	}
 	cmd.SysProcAttr = attr
 	cmd.Env = append(os.Environ(), inNamespace+"="+mode, "HOME=/tmp")

@@ -59,6 +59,8 @@ func TestPingpong(t *testing.T) {
 		"ibv_rc_pingpong -g 0 -n 100 -c -e",
 		"ibv_rc_pingpong -g 0 -n 100 -c -N",
 		"ibv_rc_pingpong -g 0 -n 100 -s 100000 -r 10",
+		"ibv_rc_pingpong -g 0 -n 100 -c -o",    // memory on demand
+		"ibv_rc_pingpong -g 0 -n 100 -c -o -O", // all of it
 		"ibv_uc_pingpong -g 0 -n 100",
 		"ibv_uc_pingpong -g 0 -n 100 -e -s 100000 -r 10",
 		"ibv_srq_pingpong -g 0 -n 100",
@@ -146,7 +148,7 @@ func TestExitCodeIsTheProgramsOwn(t *testing.T) {
 
 func TestBadArgumentsAreOneLine(t *testing.T) {
 	for _, args := range [][]string{
-		{"--name", "mlx5_0", "--", "true"}, {"--addr", "nonsense", "--", "true"}, {"--fault", "drop=many", "--", "true"},
+		{"--name", "a/b", "--", "true"}, {"--addr", "nonsense", "--", "true"}, {"--fault", "drop=many", "--", "true"},
 		{"--no-such-option", "--", "true"}, {"--"},
 	} {
 		out, code := run(t, args...)

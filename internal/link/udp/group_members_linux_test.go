@@ -15,6 +15,7 @@ import (
 
 	"rnic/internal/link"
 	"rnic/internal/roce"
+	"rnic/internal/testnet"
 )
 
 // sharedSocket is a socket of another program that asks for SO_REUSEPORT, or does not.
@@ -95,7 +96,7 @@ func TestGroupOutlivesAnAddress(t *testing.T) {
 		if err := netlink.AddrAdd(lo, address); err != nil {
 			t.Fatal(err)
 		}
-		waitLocal(t, c.addr)
+		testnet.WaitLocal(t, c.addr)
 		g := openGroup(t, Config{Addrs: []netip.Addr{c.addr, a4}}, 3)
 		from := open(t, Config{Addrs: []netip.Addr{c.from}})
 		if err := netlink.AddrDel(lo, address); err != nil {
@@ -107,7 +108,7 @@ func TestGroupOutlivesAnAddress(t *testing.T) {
 		if err := netlink.AddrAdd(lo, address); err != nil {
 			t.Fatal(err)
 		}
-		waitLocal(t, c.addr)
+		testnet.WaitLocal(t, c.addr)
 		want := map[uint32]int{0x30: 2, 0x31: 1, 0x32: 2, 0x33: 0}
 		for num := range want {
 			sendAll(t, from, to(roce.Path{Src: c.from, Dst: c.addr, TTL: 64}, num))

@@ -4,12 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"testing"
-	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+	"rnic/internal/testnet"
 )
 
 // Addresses of the tests' own network namespace.
@@ -26,38 +23,9 @@ var (
 // test's own goroutine, so in no subtest.
 func ownNetwork(t testing.TB) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not root: no network namespace can be made")
-	}
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Skipf("no network namespace can be made: unshare: %v", err)
-	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
-	addr, _ := netlink.ParseAddr(b6.String() + "/128")
-	addr.Flags = unix.IFA_F_NODAD
-	if err := netlink.AddrAdd(lo, addr); err != nil {
-		t.Fatalf("add %v to lo: %v", addr, err)
-	}
-	waitLocal(t, b6)
-}
-
-// waitLocal waits until the kernel has made addr, added a moment ago, an
-// address of this machine: IPv6 does so in the background.
-func waitLocal(t testing.TB, addr netip.Addr) {
-	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if r, err := netlink.RouteGet(addr.AsSlice()); err == nil && len(r) > 0 && r[0].Type == unix.RTN_LOCAL {
-			return
-		}
-	}
-	t.Fatalf("%v does not become an address of this machine", addr)
+	testnet.Own(t)
+	testnet.Up(t, "lo", b6.String()+"/128")
+	testnet.WaitLocal(t, b6)
 }
 
 // ownLoopback returns two loopback addresses that no other process will

@@ -12,6 +12,7 @@ import (
 
 	"rnic/internal/link"
 	"rnic/internal/roce"
+	"rnic/internal/testnet"
 )
 
 // Frames as the kernel's Soft-RoCE put them on a wire reach a socket and are
@@ -32,7 +33,7 @@ func TestFramesOfSoftRoCE(t *testing.T) {
 		if err := netlink.AddrAdd(lo, na); err != nil {
 			t.Fatal(err)
 		}
-		waitLocal(t, ip)
+		testnet.WaitLocal(t, ip)
 	}
 	l := open(t, Config{})
 	inject := rawIP(t)

@@ -1,0 +1,162 @@
+package uverbs
+
+import (
+	"bytes"
+	"encoding/gob"
+	"fmt"
+	"strconv"
+
+	"rnic/internal/device"
+	"rnic/internal/nic"
+	"rnic/internal/rdmanl"
+	"rnic/internal/sandbox"
+)
+
+// nodeTypeCA is RDMA_NODE_IB_CA, of RoCE devices too.
+const nodeTypeCA = 1
+
+// Netlink answers what programs ask of these devices on sockets of NETLINK_RDMA. Their order gives them their
+// indexes.
+func Netlink(devices ...Described) sandbox.NetlinkHandler {
+	return func(datagram []byte, port uint32, admin bool) [][]byte {
+		var sys rdmanl.System
+		for i, d := range devices {
+			sys.Devices = append(sys.Devices, d.netlinkDevice(uint32(i)))
+		}
+		return sys.Answer(datagram, rdmanl.Caller{PortID: port, Admin: admin})
+	}
+}
+
+// Described is a device that sockets of NETLINK_RDMA tell of: a Driver, or a Remote.
+type Described interface {
+	netlinkDevice(index uint32) rdmanl.Device
+}
+
+// Remote is a device whose Driver is in another process: Ask brings an answer of its Describe.
+type Remote struct {
+	Name string
+	Ask  func(question []byte) ([]byte, error)
+}
+
+// Questions to Describe.
+var (
+	askDevice   = []byte("device")
+	askDetailed = []byte("resources")
+)
+
+// description is a device in words, with what its functions would say.
+type description struct {
+	Device    rdmanl.Device
+	Resources rdmanl.Resources
+	Counters  []rdmanl.Counter
+}
+
+// Describe answers a Remote's question.
+func (d *Driver) Describe(question []byte) ([]byte, error) {
+	x := description{Device: d.netlinkDevice(0)}
+	if bytes.Equal(question, askDetailed) {
+		x.Resources, x.Counters = x.Device.Resources(), x.Device.Counters(0)
+	}
+	x.Device.Resources, x.Device.Counters = nil, nil
+	var b bytes.Buffer
+	err := gob.NewEncoder(&b).Encode(&x)
+	return b.Bytes(), err
+}
+
+// ask is the answer to a question; empty if the other process is gone.
+func (r Remote) ask(question []byte) (x description) {
+	b, err := r.Ask(question)
+	if err != nil || gob.NewDecoder(bytes.NewReader(b)).Decode(&x) != nil {
+		return description{Device: rdmanl.Device{Name: r.Name}}
+	}
+	return x
+}
+
+func (r Remote) netlinkDevice(index uint32) rdmanl.Device {
+	d := r.ask(askDevice).Device
+	d.Index = index
+	d.Resources = func() rdmanl.Resources { return r.ask(askDetailed).Resources }
+	d.Counters = func(uint32) []rdmanl.Counter { return r.ask(askDetailed).Counters }
+	return d
+}
+
+func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
+	v, port := d.cfg.Version, d.portNow()
+	p := rdmanl.Port{State: port.State, PhysState: port.PhysState}
+	if g := d.dev.GIDs(); len(g) > 0 {
+		p.IfIndex, p.IfName = uint32(g[0].IfIndex), g[0].IfName
+	}
+	return rdmanl.Device{
+		Index: index, Name: d.cfg.Name, Firmware: fmt.Sprintf("%d.%d.%d", v[0], v[1], v[2]), NodeType: nodeTypeCA,
+		CapFlags: d.attr.CapFlags, NodeGUID: d.attr.NodeGUID, SysImageGUID: d.attr.NodeGUID, Protocol: "roce",
+		Ports:     []rdmanl.Port{p},
+		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
+		Resources: func() rdmanl.Resources { return netlinkResources(d.dev.Resources()) },
+		Counters:  func(uint32) []rdmanl.Counter { return netlinkCounters(d.dev.Stats()) },
+	}
+}
+
+// netlinkResources are those of the whole device, whichever run's programs have created them.
+func netlinkResources(r device.Resources) (out rdmanl.Resources) {
+	for _, c := range r.Contexts {
+		out.Contexts = append(out.Contexts, rdmanl.Context{Number: c.Number, PID: uint32(c.PID)})
+	}
+	for _, p := range r.PDs {
+		out.PDs = append(out.PDs, rdmanl.PD{Number: p.Number, Context: p.Context.Number, PID: uint32(p.Context.PID), Users: uint64(p.Users)})
+	}
+	for _, c := range r.CQs {
+		out.CQs = append(out.CQs, rdmanl.CQ{Number: c.Number, Context: c.Context.Number, PID: uint32(c.Context.PID), CQE: c.Capacity, Users: uint64(c.Users)})
+	}
+	for i := range r.QPs {
+		q := &r.QPs[i]
+		out.QPs = append(out.QPs, rdmanl.QP{Number: q.Number, PD: q.PD, PID: uint32(q.Context.PID), Port: uint32(q.Attr.Port), SRQ: q.SRQ,
+			Type: uint8(q.Type), State: uint8(q.Attr.State), MigState: q.Attr.PathMigState,
+			RemoteNumber: q.Attr.DestQPN, RQPSN: q.Attr.RQPSN, SQPSN: q.Attr.SQPSN})
+	}
+	for _, m := range r.MRs {
+		out.MRs = append(out.MRs, rdmanl.MR{Number: m.Number, PD: m.PD, PID: uint32(m.Context.PID), LKey: m.Key, RKey: m.Key, Length: m.Length})
+	}
+	for _, s := range r.SRQs {
+		x := rdmanl.SRQ{Number: s.Number, PD: s.PD, PID: uint32(s.Context.PID)}
+		if s.XRC {
+			x.Type = 1 // IB_SRQT_XRC
+		}
+		out.SRQs = append(out.SRQs, x)
+	}
+	return out
+}
+
+// netlinkCounters are the NIC's counters. Those that Linux's Soft-RoCE has too have its names
+// (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
+func netlinkCounters(s nic.Stats) []rdmanl.Counter {
+	return []rdmanl.Counter{
+		{Name: "sent_pkts", Value: s.TxPackets},
+		{Name: "rcvd_pkts", Value: s.RxPackets},
+		{Name: "duplicate_request", Value: s.Duplicates},
+		{Name: "out_of_seq_request", Value: s.SeqNAKsSent},
+		{Name: "rcvd_rnr_err", Value: s.RNRNAKsReceived},
+		{Name: "send_rnr_err", Value: s.RNRNAKsSent},
+		{Name: "rcvd_seq_err", Value: s.SeqNAKsReceived},
+		{Name: "sent_bytes", Value: s.TxBytes},
+		{Name: "rcvd_bytes", Value: s.RxBytes},
+		{Name: "resent_pkts", Value: s.RetransmittedPackets},
+		{Name: "ack_timeouts", Value: s.Timeouts},
+		{Name: "early_resends", Value: s.EarlyResends},
+		{Name: "access_naks_sent", Value: s.AccessNAKsSent},
+		{Name: "other_naks_sent", Value: s.OtherNAKsSent},
+		{Name: "naks_rcvd", Value: s.NAKsRecvd},
+		{Name: "bad_pkts", Value: s.BadPackets},
+		{Name: "bad_pkey", Value: s.BadPKey},
+		{Name: "bad_qkey", Value: s.BadQKey},
+		{Name: "ud_dropped", Value: s.UDDropped},
+		{Name: "uc_lost", Value: s.UCLost},
+		{Name: "uc_dropped", Value: s.UCDropped},
+		{Name: "completions", Value: s.Completions},
+		{Name: "error_completions", Value: s.ErrorCompletions},
+		{Name: "cq_overflows", Value: s.CQOverflows},
+		{Name: "migrations", Value: s.Migrations},
+		{Name: "ecn_marked", Value: s.ECNMarked},
+		{Name: "cnp_sent", Value: s.CNPsSent},
+		{Name: "cnp_rcvd", Value: s.CNPsReceived},
+	}
+}
