@@ -603,9 +603,9 @@ func (c *command) wait(more chan struct{}) {
 		}
 		e, ok, again, ended := c.file.take()
 		switch {
-		case ended:
-			c.answer(syscall.EBADF)
-			return
+		case ended: // another thread has closed the descriptor: in the kernel too, who waits goes on to, until a signal
+			more = nil
+			continue
 		case !ok:
 			more = again
 			continue
