@@ -60,6 +60,12 @@ func connects(t *testing.T, p *peer, rnic string) {
 			wait.Go(func() { serverOut, serverErr = serve(test.server) })
 			var out string
 			var err error
+			for test.toGuest && ctx.Err() == nil {
+				if ids, _ := p.Run(ctx, "rdma resource show cm_id"); strings.Contains(ids, "LISTEN") {
+					break
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
 			// A server that does not listen yet refuses: the client asks again, as a user would.
 			for range 40 {
 				if out, err = ask(test.client + netip.MustParseAddr(to).String()); err == nil || ctx.Err() != nil || !notYet(out) {
