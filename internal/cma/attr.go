@@ -24,14 +24,14 @@ func (i *ID) Attr(to nic.State) (a nic.Attr, mask nic.AttrMask, err error) {
 	case i.conn == nil || i.conn.Peer() == nil:
 		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "the id is %v", i.state)
 	case to == nic.RTR:
-		a.AH, a.PathMTU, a.DestQPN, a.RQPSN = i.vector(), i.pathMTU, i.peer.QPN, i.peer.StartingPSN
+		a.AH, a.PathMTU, a.DestQPN, a.RQPSN = i.vector(), i.pathMTU, i.peer.QPN, i.psn
 		mask |= nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN
 		if i.typ != nic.UC {
 			a.MaxDestRDAtomic = i.responder
 			mask |= nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
 		}
 	case to == nic.RTS:
-		a.SQPSN = i.psn
+		a.SQPSN = i.peer.StartingPSN // the peer says where we begin (12.7.31)
 		mask |= nic.AttrSQPSN
 		if i.typ != nic.UC {
 			a.Timeout, a.RetryCnt, a.RNRRetry, a.MaxRDAtomic = i.ackTimeout, i.retry, i.rnrRetry, i.initiator

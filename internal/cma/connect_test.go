@@ -248,3 +248,17 @@ func TestAddrChange(t *testing.T) {
 		t.Errorf("%d and %d more events", len(e), len(other))
 	}
 }
+
+// 12.7.31: the starting PSN of a message is where its receiver begins to send: what the kernel's Soft-RoCE expects.
+func TestStartingPSN(t *testing.T) {
+	m := nicOn(t, loopbackAddr(1), nil)
+	_, server, to := listening(t, m, loopbackAddr(1), 0)
+	c, _, s := linked(t, m, to, server, 100)
+	for _, ends := range [][2]*ID{{c, s}, {s, c}} {
+		rtr, _, err := ends[0].Attr(nic.RTR)
+		rts, _, err2 := ends[1].Attr(nic.RTS)
+		if err != nil || err2 != nil || rtr.RQPSN != ends[0].conn.Own().StartingPSN || rts.SQPSN != rtr.RQPSN {
+			t.Errorf("%v %v: expects PSN %d, said %d, and the peer begins at %d", err, err2, rtr.RQPSN, ends[0].conn.Own().StartingPSN, rts.SQPSN)
+		}
+	}
+}

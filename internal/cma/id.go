@@ -66,8 +66,8 @@ type ID struct {
 	reuse      bool
 	afOnly     bool
 	timeoutSet bool
-	psn        uint32
-	responder  uint8 // READs and atomics: answered, and in flight
+	psn        uint32 // at which the peer begins
+	responder  uint8  // READs and atomics: answered, and in flight
 	initiator  uint8
 	members    []*Membership
 }
@@ -89,7 +89,7 @@ func (m *Manager) NewID(space PortSpace, typ nic.QPType, sink Sink) (*ID, error)
 	return i, nil
 }
 
-// newPSN is the first packet sequence number of an id's queue pair: drawn early, since owners move their queue pairs to RTS before they accept.
+// newPSN is the first packet sequence number that an id's queue pair hears: drawn early, since owners move their queue pairs to RTS before they accept.
 func newPSN() uint32 { return rand.Uint32() & 0xffffff }
 
 // lock is the beginning of each command.

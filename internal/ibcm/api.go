@@ -61,7 +61,7 @@ const (
 type Connection struct {
 	QPN                uint32
 	QKey               uint32
-	StartingPSN        uint32 // of what the sender of the message will send
+	StartingPSN        uint32 // at which the receiver of the message begins to send (12.7.31)
 	ResponderResources uint8  // READs and atomics that it answers at a time
 	InitiatorDepth     uint8  // READs and atomics that it has in flight
 	FlowControl        bool   // end to end

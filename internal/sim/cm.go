@@ -111,7 +111,7 @@ func (w *world) askCM(c *conn) {
 	a := &cmAttempt{c: c, number: c.a.number, hosts: [2]*host{c.a.h, c.b.h}, accept: true, agree: true}
 	for n, q := range []*qpair{c.a, c.b} {
 		a.own[n] = w.cm.connection()
-		a.own[n].QPN, a.own[n].StartingPSN = q.qp.Num(), q.attr.SQPSN
+		a.own[n].QPN, a.own[n].StartingPSN = q.qp.Num(), q.attr.RQPSN
 		q.held = true
 	}
 	w.cm.attempt(a)

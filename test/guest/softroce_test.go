@@ -271,4 +271,5 @@ func TestKernelSoftRoCE(t *testing.T) {
 			}
 		})
 	}
+	t.Run("ConnectionManager", func(t *testing.T) { connects(t, p, rnic) })
 }
