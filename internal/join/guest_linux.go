@@ -46,7 +46,7 @@ type Guest struct {
 
 	mu    sync.Mutex
 	files map[uint64]*sandbox.File
-	late  map[uint64]*lateCall
+	late  map[uint64]*lateCall // nil: the host is gone
 }
 
 // guestDevice is one node's device, by its number at the host.
@@ -306,6 +306,11 @@ const patience = 20 * time.Millisecond
 func (g *Guest) later(c sandbox.Call, num uint64) {
 	l := &lateCall{call: c, answered: make(chan struct{})}
 	g.mu.Lock()
+	if g.late == nil {
+		g.mu.Unlock()
+		c.Fail(unix.EIO)
+		return
+	}
 	early := g.late[num]
 	if early != nil {
 		delete(g.late, num)
@@ -374,7 +379,7 @@ func (g *Guest) answer(m *message) {
 func (g *Guest) endLate() {
 	g.mu.Lock()
 	all := g.late
-	g.late = map[uint64]*lateCall{}
+	g.late = nil
 	g.mu.Unlock()
 	for _, l := range all {
 		if l.call != nil {

@@ -230,12 +230,13 @@ func (r *Run) end() {
 	if r.notices != nil {
 		r.notices.hangUp()
 	}
+	r.endLate()
 	if r.front != nil {
 		r.front.Close()
 	}
 	r.spaceMu.Lock()
 	for pid, s := range r.spaces {
-		s.files.Close()
+		s.close()
 		delete(r.spaces, pid)
 	}
 	r.spaceMu.Unlock()

@@ -3,6 +3,7 @@ package join
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 
@@ -21,6 +22,10 @@ type call struct {
 	sizeLimit uint64
 	dev       sandbox.Device
 
+	// askMu is held while the guest is asked, and when it is told that the answer comes later: from then on the connection is the next
+	// call's, and another goroutine's question must neither be on it, nor wait for its answer there.
+	askMu sync.Mutex
+
 	mu   sync.Mutex
 	done bool
 	late uint64 // its number, if it is answered later
@@ -34,6 +39,8 @@ func (c *call) FD() int  { return c.fd }
 
 // ask lets the guest do something; after the answer, or when the guest is gone, nothing may be asked.
 func (c *call) ask(kind byte, fds []int, num ...uint64) (message, error) {
+	c.askMu.Lock()
+	defer c.askMu.Unlock()
 	c.mu.Lock()
 	over := c.done || c.late != 0
 	c.mu.Unlock()
@@ -88,6 +95,8 @@ func (c *call) postpone() {
 	c.r.lastID++
 	num := c.r.lastID
 	c.r.mu.Unlock()
+	c.askMu.Lock()
+	defer c.askMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.done {
@@ -188,6 +197,39 @@ func move(how func([]hostmem.Segment) (int, error), m *dma.Process, addr uint64,
 type space struct {
 	memory *dma.Process
 	files  dma.Files // if that is how it is reached
+	watch  *os.File  // if by the process's number: its pidfd
+}
+
+func (s *space) close() {
+	s.files.Close()
+	if s.watch != nil {
+		s.watch.Close()
+	}
+}
+
+// watchEnd ends the use of a memory that is reached by its process's number with the process, also while the guest, which tells of
+// that, is stopped: the number may be another process's then.
+func (s *space) watchEnd(pid int) error {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	s.watch = os.NewFile(uintptr(fd), "process")
+	raw, err := s.watch.SyscallConn()
+	if err != nil {
+		return err
+	}
+	go func() {
+		err := raw.Read(func(fd uintptr) bool {
+			now := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, _ := unix.Poll(now, 0)
+			return n == 1
+		})
+		if err == nil { // else it is watched no more
+			s.memory.End()
+		}
+	}()
+	return nil
 }
 
 // touch does something with the memory of a call's process, which does not go away meanwhile.
@@ -213,12 +255,20 @@ func (r *Run) touch(c *call, do func(*space) error) error {
 
 // reach finds the way to the memory of a call's process.
 func (r *Run) reach(c *call) (*space, error) {
-	if c.pid == 0 {
+	c.mu.Lock()
+	late := c.late != 0
+	c.mu.Unlock()
+	if c.pid == 0 || late { // the memory of a call that waited is known, unless it has gone
 		return nil, unix.ESRCH
 	}
 	s := &space{}
 	if r.local && dma.Reachable(c.pid) {
 		s.memory = dma.NewProcess(c.pid)
+		// The caller still waits after the watch began: so it is of the process that the number means.
+		if err := s.watchEnd(c.pid); err == unix.ESRCH || !c.Valid() {
+			s.close()
+			return nil, unix.ESRCH
+		}
 	} else {
 		m, err := c.ask(kindMemory, nil)
 		if err != nil {
@@ -237,6 +287,10 @@ func (r *Run) reach(c *call) (*space, error) {
 	}
 	r.spaceMu.Lock()
 	defer r.spaceMu.Unlock()
+	if other := r.spaces[c.pid]; other != nil {
+		s.close()
+		return other, nil
+	}
 	r.spaces[c.pid] = s
 	return s, nil
 }
@@ -250,6 +304,19 @@ func (r *Run) Space(sys sandbox.Call) (m *dma.Process, err error) {
 // SizeLimit is RLIMIT_FSIZE of a call's process in bytes, 0 for none; of an Open only.
 func (r *Run) SizeLimit(sys sandbox.Call) (uint64, error) { return sys.(*call).sizeLimit, nil }
 
+// endLate gives up the calls that wait, when the guest is gone.
+func (r *Run) endLate() {
+	r.mu.Lock()
+	var all []*call
+	for _, c := range r.late {
+		all = append(all, c)
+	}
+	r.mu.Unlock()
+	for _, c := range all {
+		c.abandon()
+	}
+}
+
 // memoryGone tells the front, which then does not use the memory any more, and lets go of it.
 func (r *Run) memoryGone(pid int) {
 	for _, d := range r.devices {
@@ -258,7 +325,7 @@ func (r *Run) memoryGone(pid int) {
 	r.spaceMu.Lock()
 	defer r.spaceMu.Unlock()
 	if s := r.spaces[pid]; s != nil {
-		s.files.Close()
+		s.close()
 		delete(r.spaces, pid)
 	}
 }

@@ -322,6 +322,23 @@ func TestLateAnswers(t *testing.T) {
 			t.Fatalf("answer %d to call %d", c.value, i)
 		}
 	}
+	// Questions that race with it: they are asked before, or not at all, and never on the next call's connection.
+	for i := range 50 {
+		c := newCall(true)
+		open(c, func(c sandbox.Call) {
+			asked := make(chan bool)
+			go func() {
+				asked <- c.Nonblocking(7)
+				for c.Nonblocking(7) {
+				}
+				c.Reply(int64(i))
+			}()
+			<-asked
+		})
+		if wait(c); c.value != int64(i) {
+			t.Fatalf("answer %d to call %d", c.value, i)
+		}
+	}
 	third := newCall(false)
 	open(third, func(c sandbox.Call) { waits = c })
 	if wait(third); third.errno != unix.EINTR {
@@ -336,6 +353,13 @@ func TestLateAnswers(t *testing.T) {
 	j.guest.calls.hangUp()
 	if wait(last); last.errno != unix.EIO {
 		t.Errorf("the host is gone: %d, %v", last.value, last.errno)
+	}
+	// A call of which the word that its answer comes later was the host's last.
+	<-j.guest.Died()
+	after := newCall(true)
+	j.guest.later(after, 1<<40)
+	if wait(after); after.errno != unix.EIO {
+		t.Errorf("the host was gone: %d, %v", after.value, after.errno)
 	}
 }
 
