@@ -145,6 +145,9 @@ func (i *ID) Reject(private []byte, reason ibcm.Reason) error {
 // Disconnect ends the connection: Disconnected follows on both sides.
 func (i *ID) Disconnect() error {
 	defer i.lock()()
+	if i.conn == nil && (i.state == stateDisconnect || i.state == stateConnect || i.active) {
+		return nil // as the kernel: of datagrams, or what was a connection, or should have become one, is none any more
+	}
 	if i.conn == nil || i.state != stateConnect && i.state != stateDisconnect {
 		return refuse(syscall.EINVAL, "disconnect", "the id is %v", i.state)
 	}

@@ -336,6 +336,13 @@ func (i *ID) destroy() {
 	}
 }
 
+// Noticed takes a request out of its listener's backlog before it is answered. The kernel's module counts those that programs have not
+// fetched; other owners need not call it.
+func (i *ID) Noticed() {
+	defer i.lock()()
+	i.answered()
+}
+
 // answered takes a request out of its listener's backlog.
 func (i *ID) answered() {
 	if i.parent != nil {

@@ -146,6 +146,9 @@ func (m *Manager) releasePort(i *ID) {
 func (m *Manager) portOf(a netip.Addr) (*port, int) {
 	g := ibcm.GIDOf(a)
 	for _, p := range m.ports {
+		if p.dev.Removed() { // the NIC has ended before the others
+			continue
+		}
 		if i := p.gidIndex(g); i >= 0 {
 			return p, i
 		}
@@ -167,6 +170,9 @@ func (m *Manager) sourceFor(dst netip.Addr) (netip.Addr, bool) {
 		}
 	}
 	for _, p := range m.ports {
+		if p.dev.Removed() {
+			continue
+		}
 		for _, e := range p.dev.GIDs() {
 			if a := addrOf(e.GID); a.Is4() == dst.Is4() && a.IsLoopback() == dst.IsLoopback() && a.IsLinkLocalUnicast() == dst.IsLinkLocalUnicast() {
 				return a, true

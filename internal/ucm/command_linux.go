@@ -149,13 +149,18 @@ func (c *command) createID() error {
 			}
 		}
 	}
-	i := &id{uid: c.u64(0), file: c.file}
+	i := &id{uid: c.u64(0), ud: typ == nic.UD, file: c.file}
 	var err error
 	if i.cm, err = c.drv.mgr.NewID(space, typ, c.drv.sink); err != nil {
 		return syscall.EINVAL
 	}
 	i.cm.Owner = i
 	c.drv.mu.Lock()
+	if !c.drv.open(c.file) { // another thread has closed it meanwhile
+		c.drv.mu.Unlock()
+		i.cm.Destroy()
+		return syscall.EBADF
+	}
 	i.num = c.drv.number()
 	c.drv.ids[i.num] = i
 	c.drv.mu.Unlock()
@@ -192,6 +197,7 @@ func (c *command) destroyID() error {
 	i.cm.Destroy()
 	dropped := c.file.drop(func(e *event) bool { return e.id == i || e.conn == i })
 	for _, e := range dropped {
+		c.drv.uncount(&e)
 		if e.conn != nil && e.conn != i { // a request that nobody will see
 			c.drv.mu.Lock()
 			e.conn.dead = true
@@ -385,7 +391,7 @@ func (c *command) notify() error {
 		return err
 	}
 	if c.u32(4) != eventCommEst {
-		return nil // as the kernel: of no interest
+		return syscall.EINVAL // as the kernel
 	}
 	return i.cm.Notify()
 }
@@ -411,6 +417,10 @@ func (c *command) migrate() error {
 	if from != c.file {
 		// Events that come from now on go to the new file; those that wait move before them.
 		c.drv.mu.Lock()
+		if !c.drv.open(c.file) {
+			c.drv.mu.Unlock()
+			return syscall.EBADF
+		}
 		moved := from.drop(func(e *event) bool { return e.id == i })
 		i.file = c.file
 		for _, e := range moved {
@@ -516,6 +526,7 @@ func (c *command) joinGroup(response, uid uint64, at int, addr []byte) error {
 	c.drv.mu.Lock()
 	delete(c.drv.groups, m.num)
 	c.drv.mu.Unlock()
+	c.file.drop(func(e *event) bool { return e.member == m })
 	return err
 }
 
@@ -537,14 +548,18 @@ func (c *command) leave() error {
 	delete(c.drv.groups, m.num)
 	c.drv.mu.Unlock()
 	m.m.Leave()
-	c.file.drop(func(e *event) bool { return e.member == m })
+	for _, e := range c.file.drop(func(e *event) bool { return e.member == m }) {
+		c.drv.uncount(&e)
+	}
 	c.drv.mu.Lock()
 	n := m.reported
 	c.drv.mu.Unlock()
 	return c.respond(c.u64(0), le.AppendUint32(nil, n), 4)
 }
 
-// sink queues the events of the run's ids. The manager is held.
+// sink queues the events of the run's ids. The manager is held. As the kernel does, it keeps from a program what happens to
+// a request before that has been accepted: until then the program has no word for the id, and libraries would drop the event but
+// wait for it when they destroy the id. Accept fails then.
 func (d *Driver) sink(e cma.Event) {
 	i, _ := e.ID.Owner.(*id)
 	if i == nil {
@@ -554,19 +569,46 @@ func (d *Driver) sink(e cma.Event) {
 	defer d.mu.Unlock()
 	q := event{id: i, e: e}
 	if e.Type == cma.ConnectRequest {
-		// The new id is of the listener's file, and the program learns of it by this event.
-		n := &id{cm: e.ID, file: i.file, num: d.number()}
+		// The new id is of the listener's file, and the program learns of it by this event. Whoever destroys the listener, or ends the
+		// file, takes the new id with it, as long as the event has not been fetched.
+		n := &id{cm: e.ID, ud: i.ud, file: i.file, num: d.number()}
 		e.ID.Owner = n
 		d.ids[n.num] = n
 		q.conn = n
+	} else if i.dead || i.uid == 0 {
+		return
 	}
 	if e.Member != nil {
 		q.member, _ = e.Member.Owner.(*member)
 	}
-	if i.dead {
+	i.file.put(q)
+}
+
+// take takes the oldest event of a file (see file.take), and counts it: whoever destroys its id from now on waits for it.
+func (d *Driver) take(f *file) (e event, ok bool, more chan struct{}, ended bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if e, ok, more, ended = f.take(); ok && !e.counted {
+		e.counted = true
+		e.id.reported++
+		if e.member != nil {
+			e.member.reported++
+		}
+	}
+	return e, ok, more, ended
+}
+
+// uncount is for an event that was dropped after it had been put back.
+func (d *Driver) uncount(e *event) {
+	if !e.counted {
 		return
 	}
-	i.file.put(q)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e.id.reported--
+	if e.member != nil {
+		e.member.reported--
+	}
 }
 
 // getEvent gives the program the oldest event, or waits for one.
@@ -574,7 +616,7 @@ func (c *command) getEvent() error {
 	if c.outLen < sizeEvent-sizeEventTail {
 		return syscall.ENOSPC
 	}
-	e, ok, more, ended := c.file.take()
+	e, ok, more, ended := c.drv.take(c.file)
 	switch {
 	case ok:
 		return c.give(e)
@@ -583,16 +625,21 @@ func (c *command) getEvent() error {
 	case c.sys.Nonblocking(c.sys.FD()):
 		return syscall.EAGAIN
 	}
+	c.drv.waits.Add(1)
 	go c.wait(more)
 	return errLater
 }
 
 // wait answers a call that waits for an event, when there is one, or the thread has a signal to handle.
 func (c *command) wait(more chan struct{}) {
+	defer c.drv.waits.Done()
 	t := time.NewTicker(patience)
 	defer t.Stop()
 	for {
 		select {
+		case <-c.drv.closing:
+			c.answer(syscall.EINTR)
+			return
 		case <-more:
 		case <-t.C:
 			if c.sys.SignalPending() || !c.sys.Valid() {
@@ -601,7 +648,7 @@ func (c *command) wait(more chan struct{}) {
 			}
 			continue
 		}
-		e, ok, again, ended := c.file.take()
+		e, ok, again, ended := c.drv.take(c.file)
 		switch {
 		case ended:
 			// Another thread has closed the descriptor. The call goes on, as in the kernel, where it holds the file: programs
@@ -621,7 +668,7 @@ func (c *command) wait(more chan struct{}) {
 	}
 }
 
-// give writes an event into the program's memory, and counts it.
+// give writes an event into the program's memory.
 func (c *command) give(e event) error {
 	d := c.drv
 	d.mu.Lock()
@@ -633,17 +680,14 @@ func (c *command) give(e event) error {
 		uid, num = e.member.uid, e.member.num
 	}
 	d.mu.Unlock()
-	b := encodeEvent(uid, num, &e.e)
+	b := encodeEvent(uid, num, e.id.ud, &e.e)
 	if c.sys.WriteMem(c.u64(0), b[:min(len(b), c.outLen)]) != nil {
 		c.file.putBack(e)
 		return syscall.EFAULT
 	}
-	d.mu.Lock()
-	e.id.reported++
-	if e.member != nil {
-		e.member.reported++
+	if e.conn != nil {
+		e.conn.cm.Noticed()
 	}
-	d.mu.Unlock()
 	c.trace("event %v of id %d, status %d", strings.ToLower(e.e.Type.String()), num, e.e.Status)
 	return nil
 }

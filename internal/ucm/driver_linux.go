@@ -45,6 +45,9 @@ type Driver struct {
 	cfg  Config
 	poll *poller
 
+	closing chan struct{} // closed: calls that wait are not answered any more
+	waits   sync.WaitGroup
+
 	mu     sync.Mutex // never held while the manager is called
 	ids    map[uint32]*id
 	groups map[uint32]*member
@@ -54,7 +57,7 @@ type Driver struct {
 
 // New makes the ABI of a connection manager, which belongs to the caller.
 func New(mgr *cma.Manager, sup Forgetter, cfg Config) (*Driver, error) {
-	d := &Driver{mgr: mgr, sup: sup, cfg: cfg, ids: map[uint32]*id{}, groups: map[uint32]*member{}, files: map[*file]struct{}{}}
+	d := &Driver{mgr: mgr, sup: sup, cfg: cfg, closing: make(chan struct{}), ids: map[uint32]*id{}, groups: map[uint32]*member{}, files: map[*file]struct{}{}}
 	var err error
 	if d.poll, err = newPoller(d.hungUp); err != nil {
 		return nil, fmt.Errorf("watching files of the connection manager: %w", err)
@@ -75,6 +78,8 @@ func (d *Driver) AddTo(t Tree) error {
 
 // Close ends every file. The programs must be gone.
 func (d *Driver) Close() error {
+	close(d.closing)
+	d.waits.Wait()
 	d.poll.close()
 	d.mu.Lock()
 	var all []*file
@@ -177,24 +182,39 @@ func (d *Driver) end(f *file) {
 		d.mu.Unlock()
 		return
 	}
-	delete(d.files, f)
-	var ids []*id
-	for n, i := range d.ids {
-		if i.file == f {
-			ids = append(ids, i)
-			delete(d.ids, n)
-		}
-	}
+	delete(d.files, f) // from now on nothing comes to it but what its listeners have heard already
 	for n, m := range d.groups {
 		if m.id.file == f {
 			delete(d.groups, n)
 		}
 	}
 	d.mu.Unlock()
-	for _, i := range ids {
-		i.cm.Destroy()
+	for ids := d.takeIDs(f); len(ids) > 0; ids = d.takeIDs(f) {
+		for _, i := range ids {
+			i.cm.Destroy()
+		}
 	}
 	f.close()
+}
+
+// takeIDs takes a file's ids out of the table.
+func (d *Driver) takeIDs(f *file) (ids []*id) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n, i := range d.ids {
+		if i.file == f {
+			i.dead = true
+			ids = append(ids, i)
+			delete(d.ids, n)
+		}
+	}
+	return ids
+}
+
+// open tells whether a file has not ended. mu is held.
+func (d *Driver) open(f *file) bool {
+	_, ok := d.files[f]
+	return ok
 }
 
 // Contexts are the open files and the ids in them.
@@ -209,6 +229,7 @@ type id struct {
 	num      uint32
 	uid      uint64 // the program's word for it
 	cm       *cma.ID
+	ud       bool // its queue pairs are of datagrams
 	file     *file
 	reported uint32 // events that the program has fetched
 	dead     bool

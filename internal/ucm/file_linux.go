@@ -30,9 +30,11 @@ type event struct {
 	conn   *id // of a request the new one
 	member *member
 	e      cma.Event
+	// counted: it was on its way to the program, which waits for it if it has destroyed the id since.
+	counted bool
 }
 
-// maxEvents bounds what waits for a program that does not fetch; more is dropped, oldest requests excepted.
+// maxEvents bounds what waits for a program that does not fetch; more is dropped, but for requests, which the backlogs bound.
 const maxEvents = 1 << 17
 
 func (d *Driver) newFile() (f *file, readEnd int, err error) {
@@ -64,7 +66,7 @@ func (f *file) close() {
 func (f *file) put(e event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.w < 0 || len(f.queue) >= maxEvents {
+	if f.w < 0 || len(f.queue) >= maxEvents && e.conn == nil {
 		return
 	}
 	f.queue = append(f.queue, e)
@@ -199,6 +201,11 @@ func (p *poller) run() {
 			}
 			p.mu.Lock()
 			f := p.files[e.Fd]
+			// The number may have become another file's since.
+			now := []unix.PollFd{{Fd: e.Fd}}
+			if n, err := unix.Poll(now, 0); n != 1 && err == nil {
+				f = nil
+			}
 			p.mu.Unlock()
 			if f != nil {
 				p.gone(f)

@@ -39,10 +39,8 @@ func (c *command) sockaddr(b []byte) (netip.AddrPort, error) {
 			return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(binary.BigEndian.Uint64(b[24:]))), nil
 		}
 		return netip.AddrPort{}, syscall.EADDRNOTAVAIL
-	case family == syscall.AF_INET, family == syscall.AF_INET6, family == afIB:
-		return netip.AddrPort{}, syscall.EINVAL
 	}
-	return netip.AddrPort{}, syscall.EAFNOSUPPORT
+	return netip.AddrPort{}, syscall.EINVAL
 }
 
 // putSockaddr writes an address as sockaddr_in or sockaddr_in6, and returns its length. Nothing if there is none.
@@ -68,7 +66,8 @@ func putSockaddr(b []byte, a netip.AddrPort) int {
 // decodeParam reads struct rdma_ucm_conn_param; valid is its last byte.
 func decodeParam(b []byte) (p cma.ConnParam, valid bool) {
 	n := int(b[264])
-	p = cma.ConnParam{QPN: le.Uint32(b) & 0xffffff, QKey: le.Uint32(b[4:]), Private: append([]byte(nil), b[8:8+min(n, 256)]...), SRQ: b[265] != 0,
+	// The Q_Key counts, in the kernel too, for addresses of InfiniBand only: those of datagrams in SpaceUDP have all the same.
+	p = cma.ConnParam{QPN: le.Uint32(b) & 0xffffff, Private: append([]byte(nil), b[8:8+min(n, 256)]...), SRQ: b[265] != 0,
 		ResponderResources: b[266], InitiatorDepth: b[267], FlowControl: b[268] != 0, RetryCount: b[269], RNRRetryCount: b[270]}
 	return p, b[271] != 0
 }
@@ -115,18 +114,22 @@ func encodeQPAttr(a *nic.Attr, mask nic.AttrMask) []byte {
 }
 
 // encodeEvent writes struct rdma_ucm_event_resp.
-func encodeEvent(uid uint64, num uint32, e *cma.Event) []byte {
+func encodeEvent(uid uint64, num uint32, ud bool, e *cma.Event) []byte {
 	b := make([]byte, sizeEvent)
 	le.PutUint64(b, uid)
 	le.PutUint32(b[8:], num)
 	le.PutUint32(b[12:], uint32(e.Type))
 	le.PutUint32(b[16:], uint32(int32(e.Status)))
 	p := b[20:]
-	if e.UD.AH.IsGlobal || e.UD.QPN != 0 { // struct rdma_ucm_ud_param
+	if ud { // struct rdma_ucm_ud_param
+		private := e.UD.Private
+		if len(private) == 0 {
+			private = e.Conn.Private // of a lookup that was refused
+		}
 		le.PutUint32(p, e.UD.QPN)
 		le.PutUint32(p[4:], e.UD.QKey)
 		encodeAH(p[8:], &e.UD.AH)
-		p[296] = byte(copy(p[40:296], e.UD.Private[:min(len(e.UD.Private), 255)]))
+		p[296] = byte(copy(p[40:296], private[:min(len(private), 255)]))
 		return b
 	}
 	encodeParam(p, &e.Conn)
