@@ -66,6 +66,13 @@ func (m *Manager) Close() error {
 	return nil
 }
 
+// IDs is the number of ids that are not destroyed.
+func (m *Manager) IDs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.ids)
+}
+
 func (m *Manager) now() int64 { return int64(time.Since(m.start)) }
 
 // Ephemeral ports, as the kernel takes them by default (net.ipv4.ip_local_port_range).
