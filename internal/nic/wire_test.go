@@ -104,6 +104,12 @@ type end struct {
 var testCap = Cap{MaxSendWR: 63, MaxRecvWR: 63, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInline: 512}
 
 func (h *host) newEnd(typ QPType, c Cap, cqe uint32) *end {
+	h.w.t.Helper()
+	return h.newEndOf(QPInit{Type: typ}, c, cqe)
+}
+
+// newEndOf is newEnd of a queue pair of a special kind.
+func (h *host) newEndOf(init QPInit, c Cap, cqe uint32) *end {
 	t := h.w.t
 	t.Helper()
 	view := func(g ring.Geometry) (nic, program *ring.Queue) {
@@ -130,7 +136,8 @@ func (h *host) newEnd(typ QPType, c Cap, cqe uint32) *end {
 	}
 	nicSQ, e.sq = view(sq)
 	nicRQ, e.rq = view(rq)
-	if e.q, err = h.n.CreateQP(QPInit{Type: typ, PD: h.pd, SendCQ: e.cq, RecvCQ: e.cq, SQ: nicSQ, RQ: nicRQ, Cap: c}); err != nil {
+	init.PD, init.SendCQ, init.RecvCQ, init.SQ, init.RQ, init.Cap = h.pd, e.cq, e.cq, nicSQ, nicRQ, c
+	if e.q, err = h.n.CreateQP(init); err != nil {
 		t.Fatalf("%v", err)
 	}
 	return e
