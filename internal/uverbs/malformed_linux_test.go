@@ -505,7 +505,7 @@ func (w *world) wrongContent() map[string][]struct {
 			{"flags", gidEntryFlags, words(1), einval}},
 		"CQ.CREATE": {{"no entries", cqCQE, words(0), einval}, {"too many entries", cqCQE, words(1 << 20), einval}, {"no such vector", cqCompVector, words(7), einval},
 			{"time stamps", cqFlags, words(1), eopnot}, {"no such flag", cqFlags, words(4), einval}},
-		"QP.CREATE": {{"no such type", qpType, u64(77), einval}, {"raw packets", qpType, u64(8), eopnot}, {"no such flag", qpFlags, words(1), einval}, {"VLAN", qpFlags, words(1 << 9), eopnot},
+		"QP.CREATE": {{"no such type", qpType, u64(77), einval}, {"the management queue pair", qpType, u64(1), einval}, {"raw packets", qpType, u64(8), eopnot}, {"no such flag", qpFlags, words(1), einval}, {"VLAN", qpFlags, words(1 << 9), eopnot},
 			{"too many work requests", qpCap, words(1<<30, 1, 1, 1, 0), einval}, {"too many pieces", qpCap, words(1, 1, 1000, 1, 0), einval}},
 		"SRQ.CREATE": {{"no entries", srqMaxWR, words(0), einval}, {"too many pieces", srqMaxSGE, words(1000), einval}, {"XRC", srqType, u64(1), eopnot}},
 		"MR.ADVISE": {{"no such advice", adviseAdvice, u64(3), eopnot}, {"no such flag", adviseFlags, words(2), einval}, {"half an entry", adviseList, make([]byte, 24), einval},
