@@ -207,7 +207,7 @@ func (s *Stream) giveBack() {
 
 // sendControl sends a message without data; false: later.
 func (s *Stream) sendControl(imm uint32) bool {
-	s.pollSends()
+	s.reap()
 	if s.control >= streamControl {
 		s.help()
 		return false
@@ -219,14 +219,22 @@ func (s *Stream) sendControl(imm uint32) bool {
 	return err == nil
 }
 
-// pollSends takes completions of sends. mu is held.
-func (s *Stream) pollSends() (progress bool) {
+// pollSends takes completions of sends, and does what has waited for them. mu is held.
+func (s *Stream) pollSends() {
+	if s.reap() {
+		s.giveBack()
+	}
+}
+
+// reap is pollSends without credits, for who gives them back.
+func (s *Stream) reap() (progress bool) {
 	for {
 		n, err := s.scq.Poll(s.swc[:])
 		if err != nil || n == 0 {
 			return progress
 		}
 		progress = true
+		s.wcond.Broadcast()
 		for _, w := range s.swc[:n] {
 			if w.ID == controlID {
 				s.control--
@@ -269,8 +277,6 @@ func (s *Stream) help() {
 			return
 		}
 		s.pollSends()
-		s.giveBack()
-		s.wcond.Broadcast()
 	})
 }
 
@@ -287,7 +293,11 @@ func (s *Stream) run() {
 				s.received(&w)
 			}
 		}
+		over := s.err != nil
 		s.mu.Unlock()
+		if over {
+			_ = s.c.Disconnect() // the peer may not know
+		}
 	}
 	s.mu.Lock()
 	if !s.closed {
@@ -307,7 +317,7 @@ func (s *Stream) received(w *verbs.WC) {
 		return
 	}
 	data, back := w.Imm&immData != 0, int(w.Imm&immCredits)
-	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || s.eof && data || len(s.ready) >= streamCredits {
+	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || data && (s.eof || len(s.ready) >= streamCredits) {
 		s.over(fmt.Errorf("the peer does not keep to the protocol of streams: %w", syscall.EPROTO))
 		return
 	}
