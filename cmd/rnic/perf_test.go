@@ -140,7 +140,7 @@ func TestPerfModesOfClientAndServer(t *testing.T) {
 		{"send-bw", "-c", "ud"},
 		{"send-lat", "-c", "ud", "--histogram"},
 		{"send-lat", "--srq", "--check"},
-		{"write-bw", "--cm", "--check", "-q", "3", "--bidirectional"},
+		{"write-bw", "--cm", "--check", "-q", "2", "--bidirectional"},
 		{"read-bw", "--cm", "--check"},
 		{"send-bw", "--cm", "--check", "--srq", "-q", "2"},
 		{"send-lat", "--cm", "--check"},
