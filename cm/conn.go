@@ -245,7 +245,7 @@ func (c *Conn) move(to verbs.State, change func(*verbs.Attr)) error {
 	return c.qp.Modify(&a, mask)
 }
 
-// ready takes the queue pair from INIT to RTS. limit: the depth of READs and atomics of both sides, of the passive side.
+// ready takes the queue pair from INIT to RTS. p has the depths of READs and atomics, of the passive side.
 func (c *Conn) ready(cfg *Config, p *cma.ConnParam) error {
 	err := c.move(nic.RTR, func(a *verbs.Attr) {
 		a.MinRNRTimer = pick(cfg.RNRTimer, 12, 31)
