@@ -51,6 +51,7 @@ type PerfCmd struct {
 	Counters   bool          `help:"Print the counters of the NICs on standard error at the end."`
 	Stages     bool          `help:"Say where the latency lies, from posting to seeing the completion (write-lat and send-lat, with --loopback)."`
 	Congestion string        `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
+	CM         bool          `name:"cm" help:"The RDMA connection manager connects the queue pairs (RC, client and server); say so at the client."`
 	Resend     string        `enum:"auto,go-back-n,selective" default:"auto" help:"What RC sends again after a loss: auto (selective repeat if both sides are able to), go-back-n or selective."`
 	Units      int           `default:"1" help:"Processing units of the NIC: threads with sockets of their own, which share the queue pairs."`
 	Plain      bool          `name:"plain-sockets" help:"Use the network as on other systems than Linux: a socket for each address, a system call for each packet."`
@@ -86,7 +87,7 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		Iterations: max(c.Iterations, 0), Duration: c.Duration, Depth: max(c.Depth, 0), PostList: c.PostList, QueuePairs: c.QueuePairs, MTU: c.MTU, Addrs: c.Addr,
 		Interface: c.Interface, IPv4: c.IPv4, IPv6: c.IPv6, GIDIndex: c.GIDIndex, Inline: c.Inline, Check: c.Check, Faults: c.Fault,
 		Capture: c.Capture, JSON: c.JSON, Process: c.Memory == "process", NoEarly: c.NoResend, DCQCN: c.Congestion == "dcqcn", Buffer: c.Buffer, Counters: c.Counters,
-		Stages: c.Stages, Units: c.Units, PlainSockets: c.Plain, Resend: perf.Resend(c.Resend), Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
+		Stages: c.Stages, Units: c.Units, PlainSockets: c.Plain, Resend: perf.Resend(c.Resend), CM: c.CM, Rate: rate, Both: c.Both, SRQ: c.SRQ, Histogram: c.Histogram, Group: c.Multicast, Members: c.Members, OwnMembers: c.OwnMembers}
 	if err := c.conflict(); err != nil {
 		return fmt.Errorf("%w: %w", perf.ErrUsage, err)
 	}

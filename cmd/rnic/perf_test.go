@@ -140,6 +140,11 @@ func TestPerfModesOfClientAndServer(t *testing.T) {
 		{"send-bw", "-c", "ud"},
 		{"send-lat", "-c", "ud", "--histogram"},
 		{"send-lat", "--srq", "--check"},
+		{"write-bw", "--cm", "--check", "-q", "2", "--bidirectional"},
+		{"read-bw", "--cm", "--check"},
+		{"send-bw", "--cm", "--check", "--srq", "-q", "2"},
+		{"send-lat", "--cm", "--check"},
+		{"write-lat", "--cm"},
 	} {
 		t.Run(strings.Join(c, " "), func(t *testing.T) {
 			port := freePort(t)

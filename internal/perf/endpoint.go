@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 
 	"rnic/verbs"
 )
@@ -70,7 +71,8 @@ type remote struct {
 	Addr      uint64           `json:"addr"` // of the peer's in buffer
 	RKey      uint32           `json:"rkey"`
 	MTU       int              `json:"mtu"`
-	SRQs      []uint32         `json:"srqs,omitempty"` // XRC: the numbers of the server's shared receive queues
+	SRQs      []uint32         `json:"srqs,omitempty"`   // XRC: the numbers of the server's shared receive queues
+	Listens   netip.AddrPort   `json:"listens,omitzero"` // with --cm: where the server's connection manager listens
 }
 
 func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err error) {
@@ -118,9 +120,8 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 			return nil, err
 		}
 	}
-	for len(e.qps) < o.QueuePairs {
-		qp, err := e.pd.CreateQP(verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
-			MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline, SRQ: e.srq, SelectiveRepeat: o.offersSelective()})
+	for !o.CM && len(e.qps) < o.QueuePairs {
+		qp, err := e.pd.CreateQP(e.qpConfig())
 		if err != nil {
 			return nil, err
 		}
@@ -137,6 +138,12 @@ func newEndpoint(o *Options, dev *verbs.Device, client bool) (e *endpoint, err e
 		e.mtu = o.MTU
 	}
 	return e, e.fitsMTU()
+}
+
+func (e *endpoint) qpConfig() verbs.QPConfig {
+	o := e.o
+	return verbs.QPConfig{Type: o.qpType(), SendCQ: e.cq, RecvCQ: e.rcq, MaxSend: o.slots() + lazySends,
+		MaxRecv: o.recvSlots() + 1, MaxInline: o.Inline, SRQ: e.srq, SelectiveRepeat: o.offersSelective()}
 }
 
 func (e *endpoint) addQP(qp *verbs.QP) {

@@ -88,6 +88,7 @@ type Options struct {
 	Group      netip.Addr // multicast group to send to, if valid
 	Members    int        // of it, at each receiving NIC
 	OwnMembers int        // of it, at the sending NIC
+	CM         bool       // the RDMA connection manager connects the queue pairs
 	Progress   *Progress
 	// PlainSockets: see device.Config.
 	PlainSockets bool
@@ -204,6 +205,9 @@ func (o *Options) Validate() error {
 		return err
 	}
 	if err := o.checkMulticast(); err != nil {
+		return err
+	}
+	if err := o.checkCM(); err != nil {
 		return err
 	}
 	_, _, err := o.faults()

@@ -225,7 +225,7 @@ func (e *endpoint) prepare() {
 	if e.o.Kind.Verb != "read" {
 		return
 	}
-	for q := range e.qps {
+	for q := range e.o.QueuePairs {
 		for s := range e.o.slots() {
 			fill(e.target(q, s), q, s)
 		}
@@ -246,6 +246,7 @@ type hello struct {
 	Inline     int    `json:"inline"`
 	Check      bool   `json:"check"`
 	SRQ        bool   `json:"srq"`
+	CM         bool   `json:"cm,omitempty"`
 	Both       *both  `json:"both,omitempty"` // the server sends too
 	Remote     remote `json:"remote"`
 	Done       bool   `json:"done"` // no further measurement
@@ -320,7 +321,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		return nil, err
 	}
 	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
-		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, Remote: own}
+		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, Remote: own}
 	if o.Both {
 		h.Both = &both{o.Iterations, o.Duration, o.Rate}
 	}
@@ -328,7 +329,17 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := e.connect(server.Remote); err != nil {
+	if o.CM {
+		m, err := e.manage()
+		if err != nil {
+			return nil, err
+		}
+		defer m.close()
+		err = m.dial(server.Remote.Listens)
+		if err != nil {
+			return nil, err
+		}
+	} else if err := e.connect(server.Remote); err != nil {
 		return nil, err
 	}
 	r := o.result(e)
@@ -431,6 +442,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	own := *o
 	own.Transport = h.Transport
 	own.Size, own.QueuePairs, own.Depth, own.Inline, own.Check, own.SRQ = h.Size, h.QueuePairs, h.Depth, h.Inline, h.Check, h.SRQ
+	own.CM = h.CM
 	own.AllSizes, own.Histogram, own.Stages, own.Progress = false, false, false, nil // the client's affair
 	own.Both, own.Rate = h.Both != nil, Rate{}
 	if o.multicast() && h.Group != o.Group {
@@ -459,12 +471,27 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	if r.Remote, err = e.local(); err != nil {
 		return err
 	}
-	if err := e.connect(h.Remote); err != nil {
+	var m *managed
+	if own.CM {
+		if m, err = e.manage(); err != nil {
+			return err
+		}
+		defer m.close()
+		r.Remote.Listens, err = m.listen()
+	} else {
+		err = e.connect(h.Remote)
+	}
+	if err != nil {
 		return err
 	}
 	before := e.counters()
 	if err := c.enc.Encode(r); err != nil {
 		return err
+	}
+	if own.CM {
+		if err := m.accept(); err != nil {
+			return err
+		}
 	}
 	end, err := e.serveData(h.Remote, c)
 	if err != nil {

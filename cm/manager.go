@@ -1,0 +1,148 @@
+package cm
+
+import (
+	"fmt"
+	"sync"
+
+	"rnic/internal/cma"
+	"rnic/verbs"
+)
+
+// Manager is the connection manager of one NIC.
+type Manager struct {
+	dev *verbs.Device
+	cma *cma.Manager
+
+	mu     sync.Mutex
+	closed bool
+	owners map[*cma.ID]owner
+	open   map[closer]struct{} // connections and listeners
+	queue  []cma.Event         // that have not been handed out
+	wake   chan struct{}
+	stop   chan struct{}
+
+	streams streams
+	work    sync.WaitGroup // goroutines that end by themselves
+	loop    sync.WaitGroup // that which hands out events
+}
+
+// owner takes the events of an id, in order, from one goroutine.
+type owner interface{ event(cma.Event) }
+
+type closer interface{ Close() error }
+
+// New makes the connection manager of a NIC, of which there can be one. The NIC stays the caller's: close the manager first.
+func New(dev *verbs.Device) (*Manager, error) {
+	c, err := cma.New(dev.Unwrap())
+	if err != nil {
+		return nil, fmt.Errorf("cm: %w", err)
+	}
+	m := &Manager{dev: dev, cma: c, owners: map[*cma.ID]owner{}, open: map[closer]struct{}{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	m.loop.Add(1)
+	go m.dispatch()
+	return m, nil
+}
+
+// Device is the NIC.
+func (m *Manager) Device() *verbs.Device { return m.dev }
+
+// Close closes all connections, streams and listeners, and the manager. To close it again does nothing.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	m.closed = true
+	var all []closer
+	for c := range m.open {
+		all = append(all, c)
+	}
+	m.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+	}
+	m.work.Wait()
+	close(m.stop)
+	m.loop.Wait()
+	err := m.cma.Close()
+	m.streams.close()
+	return err
+}
+
+// sink queues an event: it is called with the connection manager held, and must not block.
+func (m *Manager) sink(e cma.Event) {
+	m.mu.Lock()
+	m.queue = append(m.queue, e)
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *Manager) dispatch() {
+	defer m.loop.Done()
+	for {
+		select {
+		case <-m.stop:
+			return
+		case <-m.wake:
+		}
+		for {
+			m.mu.Lock()
+			if len(m.queue) == 0 {
+				m.queue = nil
+				m.mu.Unlock()
+				break
+			}
+			e := m.queue[0]
+			m.queue = m.queue[1:]
+			to := m.owners[e.ID]
+			if e.Type == cma.ConnectRequest {
+				to = m.owners[e.Listen]
+			}
+			m.mu.Unlock()
+			switch {
+			case to != nil:
+				to.event(e)
+			case e.Type == cma.ConnectRequest: // of a listener that has been closed meanwhile
+				e.ID.Destroy()
+			}
+		}
+	}
+}
+
+// register makes o the receiver of an id's events, and c what Close closes.
+func (m *Manager) register(id *cma.ID, o owner, c closer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	m.owners[id] = o
+	if c != nil {
+		m.open[c] = struct{}{}
+	}
+	return nil
+}
+
+// forget ends what register began, and the id.
+func (m *Manager) forget(id *cma.ID, c closer) {
+	id.Destroy() // first: what it still tells finds an owner
+	m.mu.Lock()
+	delete(m.owners, id)
+	delete(m.open, c)
+	m.mu.Unlock()
+}
+
+// start runs f, for which Close waits; false: the manager is closed.
+func (m *Manager) start(f func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return false
+	}
+	m.work.Go(f)
+	return true
+}
