@@ -4,20 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime/pprof"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"rnic/internal/cma"
-	"rnic/internal/device"
 	"rnic/internal/join"
-	"rnic/internal/nic"
-	"rnic/internal/rdmanl"
 	"rnic/internal/sandbox"
 	"rnic/internal/ucm"
 	"rnic/internal/uverbs"
@@ -49,17 +44,6 @@ type supervised struct {
 	devices []uverbs.Described // in the order of the options
 	over    atomic.Bool        // the programs are gone
 	undo    []func()
-}
-
-// ownNIC is a NIC of this process.
-type ownNIC struct {
-	nic  nicConfig
-	dev  *device.Device
-	drv  *uverbs.Driver // this run's
-	host *join.Host
-
-	index int // among the run's NICs
-	mgr   *cma.Manager
 }
 
 func (r *supervised) open() error {
@@ -95,79 +79,6 @@ func (r *supervised) open() error {
 		return err
 	}
 	return r.openCM()
-}
-
-// openCM makes the connection manager of this process's NICs, and gives it to the run, and to those that join. A run's connection
-// manager is that of the process which has its first NIC.
-func (r *supervised) openCM() (err error) {
-	if len(r.own) == 0 {
-		return nil
-	}
-	var devs []*device.Device
-	for _, o := range r.own {
-		devs = append(devs, o.dev)
-	}
-	if r.mgr, err = cma.New(devs...); err != nil {
-		return err
-	}
-	if r.own[0].index == 0 {
-		if r.cm, err = newCM(r.mgr, r.s, r.s, r.c.Verbose, logf); err != nil {
-			return err
-		}
-	}
-	for _, o := range r.own {
-		o.mgr = r.mgr
-		o.host.Serve(o.admit)
-	}
-	return nil
-}
-
-// newCM makes the front of a run on a connection manager, with its files.
-func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, verbose bool, say func(string, ...any)) (*ucm.Driver, error) {
-	var cfg ucm.Config
-	if verbose {
-		cfg.Logf, cfg.Trace = say, say
-	}
-	d, err := ucm.New(mgr, sup, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.AddTo(t); err != nil {
-		d.Close()
-		return nil, fmt.Errorf("building the connection manager's files: %w", err)
-	}
-	return d, nil
-}
-
-// cmIDs are the connection manager's ids of a device, and of none, for those who list resources.
-func cmIDs(mgr *cma.Manager, dev *device.Device) (list []rdmanl.CMID) {
-	if mgr == nil {
-		return nil
-	}
-	for _, i := range mgr.List() {
-		if i.Device != nil && i.Device != dev {
-			continue
-		}
-		c := rdmanl.CMID{Number: i.Number, PID: uint32(i.PID), QP: i.QPN, QPType: uint8(i.Type), PortSpace: uint32(i.Space), State: i.State, Src: i.Src, Dst: i.Dst}
-		if i.Device != nil {
-			c.Port = 1
-		}
-		list = append(list, c)
-	}
-	return list
-}
-
-// joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
-type joinedFront struct {
-	*uverbs.Driver
-	cm *ucm.Driver
-}
-
-func (f joinedFront) Close() error {
-	if f.cm != nil {
-		f.cm.Close()
-	}
-	return f.Driver.Close()
 }
 
 // answerNetlink lets programs and the rdma tool find the devices by netlink.
@@ -284,130 +195,6 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	return nil
 }
 
-// make makes the NIC, unless another run is doing so: join.ErrTaken.
-func (r *supervised) make(n *nicConfig, index int) error {
-	host, err := join.Listen(n.key(), Version)
-	if err != nil {
-		return err
-	}
-	o := &ownNIC{nic: *n, host: host, index: index}
-	if err := o.open(r, index); err != nil {
-		o.close()
-		return err
-	}
-	r.own = append(r.own, o)
-	r.devices = append(r.devices, o.drv)
-	return nil
-}
-
-func (o *ownNIC) open(r *supervised, index int) (err error) {
-	n := &o.nic
-	var policy nic.Policy
-	if n.DCQCN {
-		policy.Congestion = nic.CongestionDCQCN
-	}
-	if o.dev, err = device.New(device.Config{Policy: policy, Name: n.Name, Interface: n.Interface, Addrs: n.Addrs, MTU: n.MTU, Units: n.Units,
-		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture}); err != nil {
-		return o.explain(err)
-	}
-	var trace io.Writer
-	if r.trace != nil {
-		trace = r.trace
-	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
-	return err
-}
-
-// explain adds, where addresses are in use, which NICs of this user have them.
-func (o *ownNIC) explain(err error) error {
-	keys, _ := join.Keys()
-	var others []string
-	for _, k := range keys {
-		if k != o.nic.key() {
-			others = append(others, k)
-		}
-	}
-	if len(others) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w; runs of yours have NICs here (%s): to join one, name the same addresses, or none", err, strings.Join(others, "; "))
-}
-
-// newDriver makes the front of a run on a NIC, with its files.
-func newDriver(dev *device.Device, sup uverbs.Forgetter, t uverbs.Tree, cfg uverbs.Config, say func(string, ...any)) (*uverbs.Driver, error) {
-	cfg.Version, cfg.Warnf = firmware(Version), say
-	if cfg.Watch.Commands && cfg.Watch.JSON == nil {
-		cfg.Logf = say
-	}
-	drv, err := uverbs.New(dev, sup, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := drv.AddTo(t); err != nil {
-		drv.Close()
-		return nil, fmt.Errorf("building the device's files: %w", err)
-	}
-	return drv, nil
-}
-
-// admit lets another run in.
-func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
-	var q joinRequest
-	if err := json.Unmarshal(r.Config(), &q); err != nil {
-		return nil, err
-	}
-	if err := o.nic.joinable(&q.NIC); err != nil {
-		return nil, err
-	}
-	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r, CMIDs: func() []rdmanl.CMID { return cmIDs(o.mgr, o.dev) }}
-	if err := q.outputs(r, &cfg); err != nil {
-		return nil, err
-	}
-	say := func(format string, args ...any) { fmt.Fprintf(r.Log(), "rnic: "+format+"\n", args...) }
-	drv, err := newDriver(o.dev, r, r, cfg, say)
-	if err != nil {
-		return nil, err
-	}
-	f := joinedFront{Driver: drv}
-	if q.Index == 0 {
-		if f.cm, err = newCM(o.mgr, r, r, q.Verbose, say); err != nil {
-			drv.Close()
-			return nil, err
-		}
-	}
-	return f, nil
-}
-
-// outputs are where a run that joins wants to be told of its commands.
-func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
-	files := r.Files()
-	next := func() (f *os.File) {
-		if len(files) > 1 {
-			f, files = files[1], files[1:]
-		}
-		return f
-	}
-	cfg.Watch = uverbs.Watch{Text: r.Log(), Commands: q.Verbose, Pedantic: q.Pedantic}
-	var trace, out *os.File
-	if q.Trace {
-		if trace = next(); trace == nil {
-			return errors.New("no file for --trace was passed")
-		}
-		cfg.Trace = trace
-	}
-	switch {
-	case !q.JSON:
-	case !q.JSONFile:
-		cfg.Watch.Text, cfg.Watch.JSON = nil, r.Log()
-	default:
-		if out = next(); out == nil {
-			return errors.New("no file for --json was passed")
-		}
-		cfg.Watch.JSON = out
-	}
-	return nil
-}
-
 // leave ends the run. If others use its NICs, the front returns at once, with the program's exit code or failed, and this process
 // stays until they have ended too.
 func (r *supervised) leave(failed error) {
@@ -442,24 +229,4 @@ func (r *supervised) leave(failed error) {
 		last.Go(func() { o.host.Finish(); o.close() })
 	}
 	last.Wait()
-}
-
-// close gives back what there is of the NIC; its name last, so that whoever takes that finds the port free.
-func (o *ownNIC) close() {
-	if o.drv != nil {
-		o.drv.Close()
-	}
-	if o.dev != nil {
-		o.dev.Close()
-	}
-	o.host.Close()
-}
-
-// firmware is the version as the device reports it.
-func firmware(version string) (v [3]uint16) {
-	for i, part := range strings.SplitN(version, ".", 3) {
-		n, _ := strconv.ParseUint(part, 10, 16)
-		v[i] = uint16(n)
-	}
-	return v
 }
