@@ -105,9 +105,11 @@ func rsocketCases() (cases []testCase) {
 	copied.check = all((*outcome).ended, sameFiles("client", "copy"))
 	iperf := cmPair("iperf3/rsockets", oneNIC, "iperf3 -s -1", "iperf3 -c 127.0.0.1 -t 2")
 	iperf.env, iperf.again, iperf.check = []string{preload}, iperf.again+"|unable to connect", clientShows(`iperf Done`)
-	reverse := cmPair("iperf3/rsockets_-R_-P_4", oneNIC, "iperf3 -s -1", "iperf3 -c 127.0.0.1 -t 2 -R -P 4")
+	reverse := cmPair("iperf3/rsockets_-R", oneNIC, "iperf3 -s -1", "iperf3 -c 127.0.0.1 -t 2 -R")
 	reverse.env, reverse.again, reverse.check = iperf.env, iperf.again, iperf.check
-	return append(cases, copied, iperf, reverse)
+	parallel := cmPair("iperf3/rsockets_-P_4", oneNIC, "iperf3 -s -1", "iperf3 -c 127.0.0.1 -t 2 -P 4")
+	parallel.env, parallel.again, parallel.check, parallel.timeout = iperf.env, iperf.again, iperf.check, 15*time.Second
+	return append(cases, copied, iperf, reverse, parallel)
 }
 
 // sameFiles returns a check that two files are equal.
