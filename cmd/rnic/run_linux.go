@@ -17,6 +17,7 @@ import (
 	"rnic/internal/device"
 	"rnic/internal/join"
 	"rnic/internal/nic"
+	"rnic/internal/rdmanl"
 	"rnic/internal/sandbox"
 	"rnic/internal/ucm"
 	"rnic/internal/uverbs"
@@ -136,6 +137,24 @@ func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, verbose bool, say fu
 		return nil, fmt.Errorf("building the connection manager's files: %w", err)
 	}
 	return d, nil
+}
+
+// cmIDs are the connection manager's ids of a device, and of none, for those who list resources.
+func cmIDs(mgr *cma.Manager, dev *device.Device) (list []rdmanl.CMID) {
+	if mgr == nil {
+		return nil
+	}
+	for _, i := range mgr.List() {
+		if i.Device != nil && i.Device != dev {
+			continue
+		}
+		c := rdmanl.CMID{Number: i.Number, PID: uint32(i.PID), QP: i.QPN, QPType: uint8(i.Type), PortSpace: uint32(i.Space), State: i.State, Src: i.Src, Dst: i.Dst}
+		if i.Device != nil {
+			c.Port = 1
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
 // joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
@@ -295,7 +314,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	if r.trace != nil {
 		trace = r.trace
 	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
 }
 
@@ -340,7 +359,7 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err := o.nic.joinable(&q.NIC); err != nil {
 		return nil, err
 	}
-	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r}
+	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r, CMIDs: func() []rdmanl.CMID { return cmIDs(o.mgr, o.dev) }}
 	if err := q.outputs(r, &cfg); err != nil {
 		return nil, err
 	}

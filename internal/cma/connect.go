@@ -260,11 +260,11 @@ func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid
 	if g < 0 {
 		return nil, nil
 	}
-	i := &ID{m: p.m, space: lis.space, typ: lis.typ, sink: lis.sink, Owner: lis.Owner, state: stateConnect, port: p, gid: g, parent: lis,
+	i := &ID{m: p.m, space: lis.space, typ: lis.typ, sink: lis.sink, Owner: lis.Owner, PID: lis.PID, state: stateConnect, port: p, gid: g, parent: lis,
 		src: netip.AddrPortFrom(addrOf(addr.Local), h.Dst.Port()), dst: netip.AddrPortFrom(addrOf(addr.Remote), h.Src.Port()),
 		ackTimeout: defaultAckTimeout, tos: lis.tos, hopLimit: 64, psn: newPSN()}
 	lis.pending++
-	p.m.ids[i] = struct{}{}
+	p.m.add(i)
 	return i, private[requestHead:]
 }
 

@@ -37,6 +37,9 @@ type ID struct {
 	sink  Sink
 	// Owner is the front end's.
 	Owner any
+	// PID is the process that made the id, for those who list them; set it before the id is used.
+	PID int
+	num uint32
 
 	state state
 	src   netip.AddrPort // address invalid: not bound
@@ -85,7 +88,7 @@ func (m *Manager) NewID(space PortSpace, typ nic.QPType, sink Sink) (*ID, error)
 	}
 	i := &ID{m: m, space: space, typ: typ, sink: sink, ackTimeout: defaultAckTimeout, psn: newPSN()}
 	defer i.lock()()
-	m.ids[i] = struct{}{}
+	m.add(i)
 	return i, nil
 }
 

@@ -22,6 +22,7 @@ type Manager struct {
 	bound     map[service][]*ID
 	closed    bool
 	ids       map[*ID]struct{} // that are not destroyed
+	lastID    uint32
 	listeners map[uint64]*serviceListener
 }
 

@@ -103,7 +103,7 @@ func checkForceOverride(s *System) []Finding {
 		}
 	}
 	if m.Override {
-		return ok(check, "/proc/PID/mem writes read-only pages too (proc_mem.force_override %s); memory of programs is written in ways that respect their protections", setting)
+		return ok(check, "/proc/PID/mem writes read-only pages too (proc_mem.force_override %s); protections are looked at when a program registers memory", setting)
 	}
 	return ok(check, "/proc/PID/mem respects page protections (proc_mem.force_override %s)", setting)
 }

@@ -185,7 +185,7 @@ func TestQueuePairs(t *testing.T) {
 			t.Errorf("UD has attribute %d", typ)
 		}
 	}
-	if number(t, q[2], attrResMigState) != 2 || has(q[2], attrResPID) {
+	if number(t, q[2], attrResMigState) != 2 || has(q[2], attrResPID) || !has(q[2], attrResKern) {
 		t.Errorf("UC: %v", q[2])
 	}
 	one := entries(t, dumped(t, sample().Answer(ask(opResQPGet, flagDump, u32(attrDevIndex, 3), u32(attrPortIndex, 1)), caller)), attrResQP, attrResQPEntry)
@@ -460,7 +460,7 @@ func TestNumbersAgainstTheHeader(t *testing.T) {
 		"ATTR_RES_SUMMARY": attrResSummary, "ATTR_RES_SUMMARY_ENTRY": attrResSummaryEntry, "ATTR_RES_SUMMARY_ENTRY_NAME": attrResSummaryName,
 		"ATTR_RES_SUMMARY_ENTRY_CURR": attrResSummaryCurr, "ATTR_RES_QP": attrResQP, "ATTR_RES_QP_ENTRY": attrResQPEntry,
 		"ATTR_RES_LQPN": attrResLQPN, "ATTR_RES_RQPN": attrResRQPN, "ATTR_RES_RQ_PSN": attrResRQPSN, "ATTR_RES_SQ_PSN": attrResSQPSN,
-		"ATTR_RES_PATH_MIG_STATE": attrResMigState, "ATTR_RES_TYPE": attrResType, "ATTR_RES_STATE": attrResState, "ATTR_RES_PID": attrResPID,
+		"ATTR_RES_PATH_MIG_STATE": attrResMigState, "ATTR_RES_TYPE": attrResType, "ATTR_RES_STATE": attrResState, "ATTR_RES_PID": attrResPID, "ATTR_RES_KERN_NAME": attrResKern,
 		"ATTR_RES_CM_ID": attrResCMID, "ATTR_RES_CM_ID_ENTRY": attrResCMIDEntry, "ATTR_RES_PS": attrResPS, "ATTR_RES_SRC_ADDR": attrResSrcAddr,
 		"ATTR_RES_DST_ADDR": attrResDstAddr, "ATTR_RES_CQ": attrResCQ, "ATTR_RES_CQ_ENTRY": attrResCQEntry, "ATTR_RES_CQE": attrResCQE,
 		"ATTR_RES_USECNT": attrResUsers, "ATTR_RES_MR": attrResMR, "ATTR_RES_MR_ENTRY": attrResMREntry, "ATTR_RES_RKEY": attrResRKey,

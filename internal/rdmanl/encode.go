@@ -72,10 +72,12 @@ func (m *message) handle(d *Device) {
 	m.text(attrDevName, d.Name)
 }
 
-// pid appends the process that an object is of.
+// pid appends the process that an object is of, or that it is the NIC's own: the kernel's name for those is that of its module.
 func (m *message) pid(pid uint32) {
 	if pid != 0 {
 		m.u32(attrResPID, pid)
+	} else {
+		m.text(attrResKern, "ib_core")
 	}
 }
 

@@ -62,6 +62,7 @@ const (
 	attrResType     = 26 // u8
 	attrResState    = 27 // u8
 	attrResPID      = 28 // u32
+	attrResKern     = 29 // text, instead
 
 	attrResCMID      = 30 // nested
 	attrResCMIDEntry = 31 // nested

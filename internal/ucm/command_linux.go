@@ -154,7 +154,7 @@ func (c *command) createID() error {
 	if i.cm, err = c.drv.mgr.NewID(space, typ, c.drv.sink); err != nil {
 		return syscall.EINVAL
 	}
-	i.cm.Owner = i
+	i.cm.Owner, i.cm.PID = i, c.sys.PID()
 	c.drv.mu.Lock()
 	i.num = c.drv.number()
 	c.drv.ids[i.num] = i

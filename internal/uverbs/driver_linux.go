@@ -12,6 +12,7 @@ import (
 
 	"rnic/internal/device"
 	"rnic/internal/dma"
+	"rnic/internal/rdmanl"
 	"rnic/internal/sandbox"
 	"rnic/internal/shm"
 )
@@ -32,6 +33,8 @@ type Config struct {
 	Trace io.Writer
 	// Watch says what is told of commands, events and mistakes.
 	Watch Watch
+	// CMIDs, if set, are the ids of the connection manager that are of this device, or of none.
+	CMIDs func() []rdmanl.CMID
 	// Index numbers the devices of one run: the node is uverbs0 for 0.
 	Index int
 	// Programs is the way to the programs; nil where this process traces them itself.

@@ -91,14 +91,26 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		CapFlags: d.attr.CapFlags, NodeGUID: d.attr.NodeGUID, SysImageGUID: d.attr.NodeGUID, Protocol: "roce",
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
-		Resources: func() rdmanl.Resources { return netlinkResources(d.dev.Resources()) },
+		Resources: d.netlinkResources,
 		Counters:  func(uint32) []rdmanl.Counter { return netlinkCounters(d.dev.Stats()) },
 	}
 }
 
+func (d *Driver) netlinkResources() rdmanl.Resources {
+	r := netlinkResources(d.dev.Resources())
+	if d.cfg.CMIDs != nil {
+		r.CMIDs = d.cfg.CMIDs()
+	}
+	return r
+}
+
 // netlinkResources are those of the whole device, whichever run's programs have created them.
 func netlinkResources(r device.Resources) (out rdmanl.Resources) {
+	// As in the kernel, the NIC's own objects are listed, of no process, but for their context and memory.
 	for _, c := range r.Contexts {
+		if c.PID == 0 {
+			continue
+		}
 		out.Contexts = append(out.Contexts, rdmanl.Context{Number: c.Number, PID: uint32(c.PID)})
 	}
 	for _, p := range r.PDs {
@@ -109,11 +121,18 @@ func netlinkResources(r device.Resources) (out rdmanl.Resources) {
 	}
 	for i := range r.QPs {
 		q := &r.QPs[i]
+		typ := uint8(q.Type)
+		if q.Number == nic.ManagementQPN {
+			typ = 1 // IB_QPT_GSI
+		}
 		out.QPs = append(out.QPs, rdmanl.QP{Number: q.Number, PD: q.PD, PID: uint32(q.Context.PID), Port: uint32(q.Attr.Port), SRQ: q.SRQ,
-			Type: uint8(q.Type), State: uint8(q.Attr.State), MigState: q.Attr.PathMigState,
+			Type: typ, State: uint8(q.Attr.State), MigState: q.Attr.PathMigState,
 			RemoteNumber: q.Attr.DestQPN, RQPSN: q.Attr.RQPSN, SQPSN: q.Attr.SQPSN})
 	}
 	for _, m := range r.MRs {
+		if m.Context.PID == 0 {
+			continue
+		}
 		out.MRs = append(out.MRs, rdmanl.MR{Number: m.Number, PD: m.PD, PID: uint32(m.Context.PID), LKey: m.Key, RKey: m.Key, Length: m.Length})
 	}
 	for _, s := range r.SRQs {

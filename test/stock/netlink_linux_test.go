@@ -56,11 +56,11 @@ func TestRDMAToolListsTheDevice(t *testing.T) {
 		"link show hca7/1":       `^link hca7/1 state ACTIVE physical_state LINK_UP netdev lo \n$`,
 		"-d link":                `netdev_index 1 \n$`,
 		"system show":            `^netns shared copy-on-fork on\n$`,
-		"resource show":          `^0: hca7: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0 srq 0 \n$`,
+		"resource show":          `^0: hca7: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0 \n$`,
 		"statistic show":         `^link hca7/1 sent_pkts 0 rcvd_pkts 0 duplicate_request 0 `,
 		"statistic mode":         `^$`,
 		"-p statistic qp":        `^$`,
-		"resource show qp":       `^$`,
+		"resource show qp":       `^link hca7/1 lqpn 1 type GSI state RTS sq-psn \d+ pdn 1 comm \[ib_core\] \n$`,
 		"-j resource show cm_id": `^\[ ?\]\n$`,
 	} {
 		out, code := run(t, "--name", "hca7", "--", "sh", "-c", "PATH=$PATH:/sbin:/usr/sbin rdma "+command)
@@ -106,7 +106,7 @@ rc = [qp(e.IBV_QPT_RC) for _ in range(100)]
 ud, shared = qp(e.IBV_QPT_UD), qp(e.IBV_QPT_RC, srq=srq)
 def rdma(kind):
     return json.loads(subprocess.run(['rdma', '-j', 'resource', 'show'] + kind, stdout=subprocess.PIPE, check=True).stdout)
-seen = {k: rdma([k]) for k in ['qp', 'cq', 'mr', 'pd', 'ctx', 'srq']}
+seen = {k: [o for o in rdma([k]) if 'pid' in o] for k in ['qp', 'cq', 'mr', 'pd', 'ctx', 'srq']} # without the NIC's own
 made = {'qp': sorted(q.qp_num for q in rc + [ud, shared]), 'mr': [mr.lkey, mr.rkey], 'ud': ud.qp_num, 'shared': shared.qp_num, 'pid': os.getpid(), 'cqe': cq.cqe}
 one = rdma(['qp', 'lqpn', str(ud.qp_num)])
 for o in rc + [ud, shared, srq, mr, cq, pd]: o.close()
@@ -183,8 +183,8 @@ func TestRDMAToolListsResources(t *testing.T) {
 	if len(got.One) != 1 || got.One[0].Lqpn != made.UD || got.One[0].Type != "UD" {
 		t.Errorf("one queue pair: %+v", got.One)
 	}
-	for _, k := range []string{"pd", "cq", "qp", "mr", "ctx", "srq"} {
-		if len(got.Left) != 1 || got.Left[0][k] != 0.0 {
+	for k, own := range map[string]float64{"pd": 1, "cq": 1, "qp": 1, "mr": 0, "ctx": 0, "srq": 0} {
+		if len(got.Left) != 1 || got.Left[0][k] != own {
 			t.Errorf("left of kind %s: %v", k, got.Left)
 		}
 	}
