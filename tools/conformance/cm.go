@@ -176,6 +176,12 @@ func cmOtherCases() (cases []testCase) {
 		c.short = f.name == "msg"
 		cases = append(cases, c)
 	}
+	for _, depth := range []string{"1", "64", "512"} {
+		common := " --ioengine=rdma --port=5500 --verb=write --bs=4k --size=4m --iodepth=" + depth
+		c := cmPair("fio/write/depth_"+depth, oneNIC, "fio --name=server --rw=read"+common, "fio --name=client --rw=write --hostname=127.0.0.1"+common)
+		c.again, c.after, c.check = "", time.Second, clientShows(`err= 0`, `WRITE: bw=`)
+		cases = append(cases, c)
+	}
 	for _, l := range []layout{oneNIC, twoNICs} {
 		c := cmPair("mckey/"+named(l.String()), l, "mckey -C 50 -m 239.91.1.1 -b "+addrHere, "mckey -s -C 50 -m 239.91.1.1 -b "+map[layout]string{oneNIC: addrHere, twoNICs: addrThere}[l])
 		c.again, c.after, c.check = "", time.Second, shows(`return status 0`)
