@@ -33,7 +33,7 @@ var pyverbsKernel string
 var pyverbsOut = flag.String("pyverbs.out", "", "write a table of rdma-core's tests to this file: module, test, result, reason, and result with the kernel's rxe, by tabs")
 
 // pyverbs unpacks rdma-core's own tests, and their runner, where an ordinary user can read them. The modules are those
-// of no vendor, but that of the connection manager.
+// of no vendor.
 func pyverbs(t *testing.T) (runner, dir string, modules []string) {
 	t.Helper()
 	files, err := filepath.Glob(pyverbsTests + "/*.py*")
@@ -51,7 +51,7 @@ func pyverbs(t *testing.T) (runner, dir string, modules []string) {
 			t.Fatal(err)
 		}
 	}
-	vendor := regexp.MustCompile(`^test_(mlx5|efa)|^test_rdmacm$`)
+	vendor := regexp.MustCompile(`^test_(mlx5|efa)`)
 	for _, name := range files {
 		to := strings.TrimSuffix(filepath.Base(name), ".gz")
 		if err := unpack(name, filepath.Join(dir, to)); err != nil {
@@ -118,7 +118,7 @@ const pyverbsKnown = "test_qpex.QpExTestCase.test_post_send_qp_state_bad_flow"
 const pyverbsKnownWhy = "posting to a queue pair that is not ready to send is refused, but with ENOSPC, as if its queue were full: " +
 	"the doorbell is a plain write, which cannot answer EINVAL"
 
-// rdma-core's own tests, all modules of no vendor but that of the connection manager: none fails; what passes with the kernel's
+// rdma-core's own tests, all modules of no vendor: none fails; what passes with the kernel's
 // rxe passes here; and what is skipped has a reason.
 func TestPyverbs(t *testing.T) {
 	runner, dir, modules := pyverbs(t)

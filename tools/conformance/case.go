@@ -35,6 +35,11 @@ type testCase struct {
 	env    []string
 	// port is the TCP port at which the server is ready; with 0 the client starts at once.
 	port int
+	// again is a pattern: a client that fails and has said this is started again for a while, as there is no port to see whether a server
+	// of the connection manager is ready. after is how long the client waits first: a server
+	// that comes up between many connections of one client sees only some of them.
+	again string
+	after time.Duration
 	// serverStays: the server goes on when the client has ended, and is then ended with SIGTERM.
 	serverStays bool
 	// until ends a program that never ends by itself, with SIGTERM, once it has written this.
@@ -188,12 +193,12 @@ var groups = []struct {
 	cases              func() []testCase
 }{
 	{"ibverbs", "ibverbs-utils", "The programs of rdma-core itself: each option that applies, each path MTU, each GID index.", ibverbsCases},
-	{"perftest", "perftest, single options", "Each option that applies, of each program. Not applying: options of InfiniBand and of other transports (`--dlid`, `-c DC`, `-c SRD`, encryption), of two ports (`-O`), and of the connection manager (`-R`, `-z`, `-T`, `--retry_count`), which is not there yet.", perftestCases},
+	{"perftest", "perftest, single options", "Each option that applies, of each program. Not applying: options of InfiniBand and of other transports (`--dlid`, `-c DC`, `-c SRD`, encryption), of two ports (`-O`). Those of the connection manager (`-R`, `-z`) are below.", perftestCases},
 	{"pairwise", "perftest, pairs of options", "Combinations such that each legal pair of values of two options is in one of them at least: program and transport, size, path MTU, way to end, directions, events, queue pairs, inline, shared receive queue, and network (one NIC, two, two with 1 % of all packets dropped). Left out is what perftest refuses, and where a receiver would wait for ever for what an unreliable transport has lost: UC and UD with loss or with several queue pairs that share receives, and UC with messages of many packets between two NICs.", pairwiseCases},
 	{"qperf", "qperf", "The tests of qperf that need no connection manager.", qperfCases},
+	{"cm", "Connection manager", "Programs that connect by address, with stock librdmacm: its own, streams over RDMA (rsockets), perftest with `-R` and `-z`, qperf with `-cm 1`, and libfabric.", cmCases},
 	{"ucx", "UCX", "", ucxCases},
 	{"mpi", "MPI", "MPICH and Open MPI through UCX; the program checks every element of what it receives.", mpiCases},
-	{"libfabric", "libfabric", "", libfabricCases},
 	{"versions", "rdma-core of other Debian releases", "Unpacked each with its own C library and loader, and run below a root directory of its own.", versionCases},
 	{"container", "Containers", "A user namespace with network, process and mount namespaces of its own, /dev/shm of 64 MiB, and no capability.", containerCases},
 }

@@ -34,8 +34,7 @@ func qperfCases() (cases []testCase) {
 			reason: "without a connection manager qperf addresses by LID alone, and RoCE needs a GID"}
 		cases = append(cases, c)
 	}
-	why := need{func(*runner) string { return "needs the connection manager, which is not there yet" }}
-	return append(cases, testCase{id: "qperf/rc_bw/-cm_1", layout: oneNIC, server: []string{"qperf"}, client: []string{"qperf", serverAddress, "-cm", "1", "rc_bw"}, needs: []need{why}})
+	return cases
 }
 
 // ucxPort is where ucx_perftest's server listens.
@@ -145,12 +144,4 @@ func compiled(compiler, program string) need {
 		}
 		return ""
 	}}
-}
-
-// libfabricCases wait for the connection manager.
-func libfabricCases() []testCase {
-	why := need{func(*runner) string {
-		return "libfabric's provider verbs connects by the connection manager, which is not there yet"
-	}}
-	return []testCase{{id: "libfabric/fi_pingpong_-p_verbs", layout: oneNIC, server: []string{"fi_pingpong", "-p", "verbs"}, client: []string{"fi_pingpong", "-p", "verbs", serverAddress}, needs: []need{why}}}
 }

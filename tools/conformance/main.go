@@ -190,7 +190,7 @@ func machine() string {
 
 // versions are those of the packages that the programs come from.
 func versions() (list []string) {
-	for _, p := range []string{"ibverbs-utils", "perftest", "qperf", "ucx-utils", "mpich", "openmpi-bin", "libfabric-bin"} {
+	for _, p := range []string{"ibverbs-utils", "perftest", "qperf", "ucx-utils", "mpich", "openmpi-bin", "libfabric-bin", "rdmacm-utils", "iperf3"} {
 		if out, err := exec.Command("dpkg-query", "-W", "-f", "${Package} ${Version}", p).Output(); err == nil {
 			list = append(list, string(out))
 		}

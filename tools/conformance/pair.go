@@ -20,6 +20,8 @@ type plan struct {
 	Port           int
 	ServerStays    bool
 	Until          string
+	Again          string
+	After          time.Duration
 	Timeout        time.Duration
 }
 
@@ -53,8 +55,14 @@ func (p *plan) run(ctx context.Context) *outcome {
 		o.Server, o.Problem = server.end(), err.Error()
 		return o
 	}
+	time.Sleep(p.After)
 	client := start(ctx, p.Client)
 	o.Problem = p.await(ctx, client, client, server)
+	for begin := time.Now(); o.Problem == "" && p.early(client) && server.running() && time.Since(begin) < readiness; {
+		time.Sleep(100 * time.Millisecond)
+		client = start(ctx, p.Client)
+		o.Problem = p.await(ctx, client, client, server)
+	}
 	if p.ServerStays && o.Problem == "" {
 		server.signal(syscall.SIGTERM)
 	}
@@ -76,6 +84,14 @@ func (p *plan) run(ctx context.Context) *outcome {
 		o.Server.Code = 0
 	}
 	return o
+}
+
+// readiness is how long a server may take until it listens.
+const readiness = 5 * time.Second
+
+// early tells whether a client that has ended was there before its server.
+func (p *plan) early(client *process) bool {
+	return p.Again != "" && client.code() != 0 && regexp.MustCompile(p.Again).MatchString(client.out.String())
 }
 
 // await waits until the first process has ended, or has written what ends it, and returns what went wrong.
@@ -160,6 +176,15 @@ func start(ctx context.Context, args []string) *process {
 func (p *process) signal(s syscall.Signal) {
 	if p.cmd.Process != nil {
 		syscall.Kill(-p.cmd.Process.Pid, s)
+	}
+}
+
+func (p *process) running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
 	}
 }
 
