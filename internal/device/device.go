@@ -118,6 +118,7 @@ func (d *Device) Close() error {
 	d.watch.stop()
 	d.removed.Store(true)
 	d.callHooks()
+	d.engine.Drain() // what was posted before, a connection manager's last word for instance, has left
 	for _, c := range open {
 		c.Close()
 	}
