@@ -18,7 +18,8 @@ type file struct {
 
 	mu      sync.Mutex
 	sandbox *sandbox.File
-	w       int // write end of the pipe, -1: closed
+	w       int   // write end of the pipe, -1: closed
+	watch   int32 // its number in the poller, 0: none
 	token   bool
 	queue   []event
 	more    chan struct{} // closed, and made anew, when an event comes or the file ends
@@ -54,7 +55,7 @@ func (f *file) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.w >= 0 {
-		f.drv.poll.remove(f.w)
+		f.drv.poll.remove(f)
 		unix.Close(f.w)
 		f.w = -1
 		close(f.more)
@@ -149,7 +150,8 @@ type poller struct {
 	done        chan struct{}
 
 	mu    sync.Mutex
-	files map[int32]*file
+	last  int32
+	files map[int32]*file // by numbers that are not used again soon: a descriptor's may be another file's by the time of an event
 }
 
 func newPoller(gone func(*file)) (*poller, error) {
@@ -162,7 +164,7 @@ func newPoller(gone func(*file)) (*poller, error) {
 		unix.Close(p.epoll)
 		return nil, err
 	}
-	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(p.stop)})
+	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
 	if err != nil {
 		unix.Close(p.epoll)
 		unix.Close(p.stop)
@@ -176,15 +178,20 @@ func newPoller(gone func(*file)) (*poller, error) {
 func (p *poller) add(f *file) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.files[int32(f.w)] = f
-	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, f.w, &unix.EpollEvent{Fd: int32(f.w)})
+	for p.last = max(p.last+1, 1); p.files[p.last] != nil; {
+		p.last = max(p.last+1, 1)
+	}
+	f.watch = p.last
+	p.files[f.watch] = f
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, f.w, &unix.EpollEvent{Fd: f.watch})
 }
 
-func (p *poller) remove(fd int) {
+// remove forgets a file, whose write end is about to be closed.
+func (p *poller) remove(f *file) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.files, int32(fd))
-	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	delete(p.files, f.watch)
+	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, f.w, nil)
 }
 
 func (p *poller) run() {
@@ -196,16 +203,11 @@ func (p *poller) run() {
 			return
 		}
 		for _, e := range evs[:max(n, 0)] {
-			if int(e.Fd) == p.stop {
+			if e.Fd < 0 {
 				return
 			}
 			p.mu.Lock()
 			f := p.files[e.Fd]
-			// The number may have become another file's since.
-			now := []unix.PollFd{{Fd: e.Fd}}
-			if n, err := unix.Poll(now, 0); n != 1 && err == nil {
-				f = nil
-			}
 			p.mu.Unlock()
 			if f != nil {
 				p.gone(f)
