@@ -14,11 +14,10 @@ const requestHead = ibcm.IPHeaderSize
 
 // Limits of private data in bytes, by message.
 const (
-	MaxConnectPrivate  = ibcm.ReqPrivate - requestHead
-	MaxLookupPrivate   = ibcm.SIDRReqPrivate - requestHead
-	MaxAcceptPrivate   = ibcm.RepPrivate
-	MaxRejectPrivate   = ibcm.RejPrivate
-	MaxLookupRepPrivat = ibcm.SIDRRepPrivate
+	MaxConnectPrivate = ibcm.ReqPrivate - requestHead
+	MaxLookupPrivate  = ibcm.SIDRReqPrivate - requestHead
+	MaxAcceptPrivate  = ibcm.RepPrivate
+	MaxRejectPrivate  = ibcm.RejPrivate
 )
 
 func (i *ID) address() ibcm.Address {
@@ -279,7 +278,7 @@ func (p *port) requested(e *ibcm.Event) {
 		_ = e.Conn.Reject(now, ibcm.RejConsumer, nil, nil)
 		return
 	}
-	if mine := mtuCode(p.dev.MTU()); r.PathMTU > mine && !p.own(e.Address.Remote) {
+	if mine := roce.MTUCode(p.dev.MTU()); r.PathMTU > mine && !p.own(e.Address.Remote) {
 		i.destroy()
 		_ = e.Conn.Reject(now, ibcm.RejInvalidMTU, []byte{mine}, nil)
 		return

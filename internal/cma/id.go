@@ -1,7 +1,6 @@
 package cma
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"syscall"
@@ -9,6 +8,7 @@ import (
 	"rnic/internal/device"
 	"rnic/internal/ibcm"
 	"rnic/internal/nic"
+	"rnic/internal/roce"
 )
 
 // state is the state of an id, as the kernel's rdma_cm has them.
@@ -68,7 +68,6 @@ type ID struct {
 	tos        uint8
 	reuse      bool
 	afOnly     bool
-	timeoutSet bool
 	psn        uint32 // at which the peer begins
 	responder  uint8  // READs and atomics: answered, and in flight
 	initiator  uint8
@@ -208,15 +207,10 @@ func (i *ID) ResolveRoute() error {
 		return refuse(syscall.EINVAL, "resolve route", "the id is %v", i.state)
 	}
 	i.state = stateRouteResolved
-	i.takePath(mtuCode(i.port.dev.MTU()))
+	i.pathMTU, i.hopLimit = roce.MTUCode(i.port.dev.MTU()), 64
 	i.emit(Event{Type: RouteResolved})
 	return nil
 }
-
-func (i *ID) takePath(mtu uint8) { i.pathMTU, i.hopLimit = mtu, 64 }
-
-// mtuCode is enum ib_mtu: 256 is 1, 4096 is 5.
-func mtuCode(bytes int) uint8 { return uint8(min(max(bits.Len(uint(bytes))-8, 1), 5)) }
 
 // Listen takes requests for the address and port; an id that is not bound takes a port. Backlog bounds those that wait, 0: 1024.
 func (i *ID) Listen(backlog int) error {
@@ -275,7 +269,7 @@ func (i *ID) SetAckTimeout(t uint8) error {
 	if t > 31 {
 		return refuse(syscall.EINVAL, "set option", "ACK timeout %d", t)
 	}
-	i.ackTimeout, i.timeoutSet = t, true
+	i.ackTimeout = t
 	return nil
 }
 

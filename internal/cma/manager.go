@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -131,17 +132,16 @@ func (m *Manager) takePort(i *ID, want uint16) error {
 	return nil
 }
 
+// without is a list without one of its elements.
+func without[T comparable](list []T, one T) []T {
+	return slices.DeleteFunc(list, func(o T) bool { return o == one })
+}
+
 func (m *Manager) releasePort(i *ID) {
 	if i.holds == (service{}) {
 		return
 	}
-	list := m.bound[i.holds]
-	for k, o := range list {
-		if o == i {
-			list = append(list[:k:k], list[k+1:]...)
-			break
-		}
-	}
+	list := without(m.bound[i.holds], i)
 	if len(list) == 0 {
 		delete(m.bound, i.holds)
 	} else {
@@ -170,7 +170,7 @@ func (m *Manager) sourceFor(dst netip.Addr) (netip.Addr, bool) {
 	if p, _ := m.portOf(dst); p != nil {
 		return dst, true
 	}
-	if c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, 4791))); err == nil {
+	if c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, roce.Port))); err == nil {
 		src := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 		c.Close()
 		if p, _ := m.portOf(src); p != nil {
@@ -218,12 +218,7 @@ func (m *Manager) unlisten(i *ID) {
 	if l == nil {
 		return
 	}
-	for k, o := range l.ids {
-		if o == i {
-			l.ids = append(l.ids[:k:k], l.ids[k+1:]...)
-			break
-		}
-	}
+	l.ids = without(l.ids, i)
 	if len(l.ids) == 0 {
 		for _, p := range l.per {
 			p.Close()

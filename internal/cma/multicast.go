@@ -6,10 +6,8 @@ import (
 
 	"rnic/internal/ibcm"
 	"rnic/internal/nic"
+	"rnic/verbs"
 )
-
-// multicastQPN is the destination of datagrams to groups.
-const multicastQPN = 0xffffff
 
 // Membership is an id's membership in a multicast group. The owner attaches the queue pair itself.
 type Membership struct {
@@ -33,7 +31,7 @@ func (i *ID) Join(group netip.Addr, owner any) (*Membership, error) {
 	}
 	m := &Membership{id: i, Group: group, Owner: owner}
 	i.members = append(i.members, m)
-	i.emit(Event{Type: MulticastJoin, Member: m, UD: UDParam{QPN: multicastQPN, QKey: QKey,
+	i.emit(Event{Type: MulticastJoin, Member: m, UD: UDParam{QPN: verbs.MulticastQPN, QKey: QKey,
 		AH: nic.AHAttr{DGID: ibcm.GIDOf(group), SGIDIndex: uint8(i.gid), HopLimit: 1, TrafficClass: i.tos, IsGlobal: true, Port: 1}}})
 	return m, nil
 }
@@ -45,10 +43,5 @@ func (m *Membership) Leave() {
 }
 
 func (m *Membership) leave() {
-	for k, o := range m.id.members {
-		if o == m {
-			m.id.members = append(m.id.members[:k:k], m.id.members[k+1:]...)
-			return
-		}
-	}
+	m.id.members = without(m.id.members, m)
 }

@@ -2,10 +2,10 @@ package uverbs
 
 import (
 	"fmt"
-	"math/bits"
 	"syscall"
 
 	"rnic/internal/device"
+	"rnic/internal/roce"
 	"rnic/internal/sandbox"
 )
 
@@ -24,7 +24,7 @@ func (d *Driver) describe() {
 	}
 	d.port = portAttr{CapFlags: portCapCM | portCapIPGIDs, MaxMsgSize: d.attr.Limits.MaxMsgSize,
 		GIDs: uint32(d.gidSlots()), PKeys: pkeyTableLength, State: portActive, MaxMTU: mtuCode4096,
-		ActiveMTU: mtuCode(d.dev.MTU()), Width: portWidth4X, Speed: portSpeedEDR, PhysState: portLinkUp,
+		ActiveMTU: roce.MTUCode(d.dev.MTU()), Width: portWidth4X, Speed: portSpeedEDR, PhysState: portLinkUp,
 		LinkLayer: portEthernet}
 }
 
@@ -45,11 +45,6 @@ func (d *Driver) gids() []device.GIDEntry {
 		n++
 	}
 	return all[:n]
-}
-
-// mtuCode is enum ib_mtu: 256 is 1, 4096 is 5.
-func mtuCode(bytes int) uint8 {
-	return uint8(min(max(bits.Len(uint(bytes))-8, 1), mtuCode4096))
 }
 
 func (d *Driver) gidSlots() int {
