@@ -10,6 +10,9 @@ import (
 	"rnic/internal/sandbox"
 )
 
+// stdout is where reports go.
+var stdout = os.Stdout
+
 // DoctorCmd is rnic doctor.
 type DoctorCmd struct {
 	Peer    string `placeholder:"HOST" help:"Examine the way to HOST, where rnic doctor --listen runs, and back."`

@@ -7,9 +7,6 @@ import (
 	"rnic/internal/doctor"
 )
 
-// stdout is where reports go.
-var stdout = os.Stdout
-
 // Run examines this machine, or the way to a peer, or answers one.
 func (d *DoctorCmd) Run(ctx context.Context) error {
 	o := doctor.PeerOptions{Port: d.Port, Control: d.Control, Addr: d.Addr}

@@ -3,13 +3,8 @@
 package main
 
 import (
-	"os"
-
 	"rnic/internal/doctor"
 )
-
-// stdout is where reports go.
-var stdout = os.Stdout
 
 // Run says what there is to say where rnic run does not exist.
 func (d *DoctorCmd) Run() error {

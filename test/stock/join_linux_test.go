@@ -1,17 +1,9 @@
 package stock
 
 import (
-	"bytes"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // shellWords are functions for the scripts of terminals.
@@ -27,32 +19,7 @@ die() { echo "FAILED: $*"; exit 1; }
 // binary.
 func terminals(t *testing.T, script string) (out string, code int) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if os.Getuid() != 0 {
-		t.Skip("makes a network namespace and becomes an ordinary user: needs root")
-	}
-	if err := os.Chmod(filepath.Dir(self), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	cmd := exec.Command(self, "sh", "-c", shellWords+script)
-	cmd.Stdout, cmd.Stderr, cmd.Dir = &b, &b, "/"
-	cmd.WaitDelay = time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	cmd.Env = append(os.Environ(), inNamespace+"=drop", "HOME=/tmp", "RNIC="+rnic(t))
-	if err := cmd.Start(); err != nil {
-		t.Skipf("no network namespace can be made here: %v", err)
-	}
-	const limit = 2 * time.Minute
-	timer := time.AfterFunc(limit, func() { _ = cmd.Process.Kill() })
-	_ = cmd.Wait()
-	if !timer.Stop() {
-		t.Fatalf("still running after %v\n%s", limit, b.String())
-	}
-	return b.String(), cmd.ProcessState.ExitCode()
+	return command(t, ordinary, "sh", "-c", "RNIC="+rnic(t)+"\n"+shellWords+script)
 }
 
 // The server in one terminal, the client in another, no options: the second run joins the first one's NIC.
