@@ -64,9 +64,14 @@ type Device struct {
 	limit  nic.Limits
 
 	watch  watch
-	state  atomic.Pointer[portState]
-	hookMu sync.Mutex // held while hooks are called
-	hooks  []*func()
+	check  chan struct{} // closed: no self-check any more
+	checks sync.WaitGroup
+	leaked atomic.Uint64
+	// leakedSaid is what findLeaks has reported.
+	leakedSaid int
+	state      atomic.Pointer[portState]
+	hookMu     sync.Mutex // held while hooks are called
+	hooks      []*func()
 	// removed: the device is being closed.
 	removed atomic.Bool
 
@@ -104,6 +109,8 @@ func New(cfg Config) (*Device, error) {
 	}
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
+	d.check = make(chan struct{})
+	d.checks.Go(func() { d.selfCheck(d.check) })
 	return d, nil
 }
 
@@ -120,6 +127,8 @@ func (d *Device) Close() error {
 		open = append(open, c)
 	}
 	d.mu.Unlock()
+	close(d.check)
+	d.checks.Wait()
 	d.watch.stop()
 	d.removed.Store(true)
 	d.callHooks()

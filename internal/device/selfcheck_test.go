@@ -95,6 +95,22 @@ func TestUnitThatDiesIsReplaced(t *testing.T) {
 	}
 }
 
+// Nothing is wrong with a device in use, and what a program leaves behind is not a leak while the program lives, nor when it has ended.
+func TestNothingLeaks(t *testing.T) {
+	a, b := twoDevices(t, func(c *device.Config) {
+		c.Report = func(s string) { t.Error(s) }
+	})
+	for range 3 {
+		ax, bx := newEnd(t, a), newEnd(t, b)
+		connect(t, ax, bx, 0, 0)
+		exchange(t, ax, bx, 2)
+		a.FindLeaks()
+		ax.ctx.Close()
+		a.FindLeaks()
+		b.FindLeaks()
+	}
+}
+
 // next waits for a completion of any status.
 func (e *end) next(t *testing.T) verbs.WC {
 	t.Helper()

@@ -71,6 +71,7 @@ type Engine struct {
 
 	report func(string)
 	deaths deaths
+	health health
 }
 
 var epoch = time.Now()

@@ -112,6 +112,3 @@ func (b *inbox) empty() {
 	b.filling = parcel{}
 	b.n.Store(0)
 }
-
-// Replaced counts the units that died and were replaced.
-func (e *Engine) Replaced() uint64 { return e.deaths.replaced.Load() }

@@ -62,6 +62,8 @@ type Unit struct {
 	closed   atomic.Bool
 	done     chan struct{}
 	counters Counters
+	beat     heartbeat     // see selfcheck.go
+	found    []nic.Trouble // scratch
 }
 
 // Counters tell what the unit did. They are read without holding it.
