@@ -13,7 +13,7 @@ import (
 // A meeting is a server and a client of stock programs, one of them in the guest.
 type meeting struct {
 	name           string
-	server, client string // whose last argument, the server's address, is added
+	server, client string // whose last argument, the server's address, is added; "cmpeer" is ours in Go, others run under rnic run beside the guest
 	toGuest, ipv6  bool
 	faults         []string // of rnic run
 }
@@ -28,6 +28,7 @@ const late = "send:delay=100%:1s,op=UD_SEND_ONLY"
 // connects has stock programs connect through the communication managers of both sides (InfiniBand Architecture vol. 1, chapter 12, and
 // annex A11): the kernel's in the guest, ours beside it.
 func connects(t *testing.T, p *peer, rnic string) {
+	cmpeer := buildCommand(t, "rnic/test/cmpeer")
 	for _, m := range []meeting{
 		{name: "rpingToGuest", server: "rping -s -C 5 -S 3000 -V", client: "rping -c -C 5 -S 3000 -V -v -a", toGuest: true},
 		{name: "rpingFromGuest", server: "rping -s -C 5 -S 3000 -V", client: "rping -c -C 5 -S 3000 -V -v -a"},
@@ -37,6 +38,10 @@ func connects(t *testing.T, p *peer, rnic string) {
 			faults: []string{"send:op=UD_SEND_ONLY,nth=1"}},
 		{name: "ib_write_bwToGuest", server: "ib_write_bw" + perf, client: "ib_write_bw" + perf, toGuest: true, faults: []string{late}},
 		{name: "ib_write_bwFromGuest", server: "ib_write_bw" + perf, client: "ib_write_bw" + perf},
+		{name: "goToGuest", server: "rping -s -C 5 -S 3000 -V", client: cmpeer + " -own " + HostAddress + " -C 5 -S 3000 rping", toGuest: true},
+		{name: "goFromGuest", server: cmpeer + " -own " + HostAddress + " -C 5 -S 3000 rping", client: "rping -c -C 5 -S 3000 -V -v -a"},
+		{name: "goToGuestIPv6", server: "rping -s -C 5 -S 3000 -a ::0", client: cmpeer + " -own " + HostAddress6 + " -C 5 -S 3000 rping", toGuest: true, ipv6: true},
+		{name: "goFromGuestIPv6", server: cmpeer + " -own " + HostAddress6 + " -C 5 -S 3000 rping", client: "rping -c -C 5 -S 3000 -V -v -a", ipv6: true},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			before := guestTraffic(t, p)
@@ -73,11 +78,11 @@ func (m *meeting) meet(t *testing.T, p *peer, rnic string) (r outcome) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
 	defer cancel()
 	here := func(command string, out *watched) error {
-		args := []string{rnic, "run", "-v", "--capture", filepath.Join(t.TempDir(), "cm.pcapng")}
-		for _, fault := range m.faults {
-			args = append(args, "--fault", fault)
+		args := strings.Fields(command)
+		if filepath.Base(args[0]) != "cmpeer" {
+			args = append(m.underRnic(t, rnic), args...)
 		}
-		cmd := p.network.Command(ctx, append(append(args, "--"), strings.Fields(command)...)...)
+		cmd := p.network.Command(ctx, args...)
 		cmd.Stdout, cmd.Stderr = out, out
 		return cmd.Run()
 	}
@@ -111,6 +116,15 @@ func (m *meeting) meet(t *testing.T, p *peer, rnic string) (r outcome) {
 	wait.Wait()
 	r.client, r.server = client.String(), server.String()
 	return r
+}
+
+// underRnic is what precedes a stock program beside the guest.
+func (m *meeting) underRnic(t *testing.T, rnic string) []string {
+	args := []string{rnic, "run", "-v", "--capture", filepath.Join(t.TempDir(), "cm.pcapng")}
+	for _, fault := range m.faults {
+		args = append(args, "--fault", fault)
+	}
+	return append(args, "--")
 }
 
 // address is the server's.
