@@ -24,6 +24,7 @@ type Readings struct {
 	NIC        nic.Stats
 	Net, Loop  LinkStats     // the network, and packets between queue pairs of the device
 	Send, Recv FaultCounters // faults planted
+	PortDowns  uint64        // how often the port went down
 }
 
 // LinkStats and FaultCounters are what Readings are made of.
@@ -37,6 +38,7 @@ func (d *Device) Readings() (r Readings) {
 	r.NIC = d.Stats()
 	r.Net, r.Loop = d.LinkStats()
 	r.Send, r.Recv = d.Injected()
+	r.PortDowns = d.portDowns.Load()
 	return r
 }
 
