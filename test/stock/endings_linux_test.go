@@ -48,7 +48,9 @@ func TestEveryCompletionStatus(t *testing.T) {
 		"retries":          "a send: transport retry counter exceeded",
 		"not_ready":        "a send: RNR retry counter exceeded",
 	} {
-		t.Run(name, func(t *testing.T) { ends(t, want, "--addr", "127.0.0.1", "--", compiled(t, "endings", "-lpthread"), name) })
+		t.Run(name, func(t *testing.T) {
+			ends(t, want, "--addr", "127.0.0.1", "--", compiled(t, "endings", "-lpthread"), name)
+		})
 	}
 }
 
