@@ -139,14 +139,26 @@ func TestStreamClose(t *testing.T) {
 	}
 	// A reader who does not read holds the writer up, and no one else: the writer's Close ends it.
 	c, s = streamPair(t, a, b)
+	type written struct {
+		n   int
+		err error
+	}
+	ended := make(chan written, 1)
+	go func() {
+		n, err := c.Write(make([]byte, 16<<20))
+		ended <- written{n, err}
+	}()
+	if _, err := io.ReadFull(s, make([]byte, 1)); err != nil { // it is under way
+		t.Fatal(err)
+	}
 	c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
-	n, err := c.Write(make([]byte, 16<<20))
-	if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n > 1<<20 {
-		t.Errorf("%d bytes, %v", n, err)
+	w := <-ended
+	if !errors.Is(w.err, os.ErrDeadlineExceeded) || w.n == 0 || w.n > 1<<20 {
+		t.Errorf("%d bytes, %v", w.n, w.err)
 	}
 	c.Close()
-	if got, err := io.ReadAll(s); err != nil || len(got) != n {
-		t.Errorf("%d bytes have arrived, %d were written: %v", len(got), n, err)
+	if got, err := io.ReadAll(s); err != nil || len(got)+1 != w.n {
+		t.Errorf("%d bytes have arrived, %d were written: %v", len(got)+1, w.n, err)
 	}
 	s.Close()
 	// A peer that dies without a word is no end of the file.
