@@ -2,8 +2,8 @@ package ucm
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +23,11 @@ type command struct {
 	name   string
 	in     []byte
 	outLen int
+
+	// For those who are told of it.
+	began   time.Time
+	decoded bool // the input is as long as the command's
+	result  []slog.Attr
 }
 
 // spec is what the ABI says of a command (enum of rdma_user_cm.h).
@@ -31,6 +36,9 @@ type spec struct {
 	in   int // least length of the input
 	run  func(*command) error
 }
+
+// cmdGetEvent is the number of the command that may wait.
+const cmdGetEvent = 12
 
 var commands = []spec{
 	{"CREATE_ID", 24, (*command).createID},
@@ -68,7 +76,7 @@ func (c *command) run() {
 		return
 	}
 	s := &commands[c.num]
-	c.name = s.name
+	c.name, c.began = s.name, time.Now()
 	err := error(syscall.ENOSYS)
 	switch {
 	case s.run == nil:
@@ -77,6 +85,7 @@ func (c *command) run() {
 	case !c.sys.Valid():
 		err = syscall.EINTR
 	default:
+		c.decoded = true
 		err = s.run(c)
 	}
 	if err != errLater {
@@ -86,24 +95,16 @@ func (c *command) run() {
 
 // answer ends the call.
 func (c *command) answer(err error) {
-	name := c.name
-	if err != nil {
-		errno := cma.Errno(err)
-		if c.drv.cfg.Logf != nil && errno != syscall.EAGAIN && errno != syscall.EINTR && errno != syscall.EBADF {
-			c.drv.cfg.Logf("process %d: rdma_cm: %s: %v", c.sys.PID(), name, err)
-		}
-		c.trace("%s = -%v", name, errno)
-		c.sys.Fail(errno)
+	if err == nil && c.num == cmdGetEvent { // the event has been told
+		c.sys.Reply(int64(c.length))
 		return
 	}
-	c.trace("%s = ok", name)
-	c.sys.Reply(int64(c.length))
-}
-
-func (c *command) trace(format string, args ...any) {
-	if t := c.drv.cfg.Trace; t != nil {
-		t("[%d] rdma_cm: "+format, append([]any{c.sys.PID()}, args...)...)
+	c.tell(err)
+	if err != nil {
+		c.sys.Fail(cma.Errno(err))
+		return
 	}
+	c.sys.Reply(int64(c.length))
 }
 
 // respond writes the answer where the program wants it, as much as it has room for; least is what it must have room for.
@@ -171,7 +172,7 @@ func (c *command) createID() error {
 		i.cm.Destroy()
 		return err
 	}
-	c.trace("CREATE_ID(space %#x, type %v) = id %d", uint16(space), typ, i.num)
+	c.result = []slog.Attr{num("id", i.num)}
 	return nil
 }
 
@@ -519,6 +520,7 @@ func (c *command) joinGroup(response, uid uint64, at int, addr []byte) error {
 	c.drv.mu.Unlock()
 	if m.m, err = i.cm.Join(a.Addr(), m); err == nil {
 		if err = c.respond(response, le.AppendUint32(nil, m.num), 4); err == nil {
+			c.result = []slog.Attr{num("mcast", m.num)}
 			return nil
 		}
 		m.m.Leave()
@@ -687,6 +689,6 @@ func (c *command) give(e event) error {
 	if e.conn != nil {
 		e.conn.cm.Noticed()
 	}
-	c.trace("event %v of id %d, status %d", strings.ToLower(e.e.Type.String()), num, e.e.Status)
+	c.tellEvent(&e, num)
 	return nil
 }
