@@ -139,7 +139,7 @@ func TestStreamClose(t *testing.T) {
 	}
 	// A reader who does not read holds the writer up, and no one else: the writer's Close ends it.
 	c, s = streamPair(t, a, b)
-	c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+	c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 	n, err := c.Write(make([]byte, 16<<20))
 	if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n > 1<<20 {
 		t.Errorf("%d bytes, %v", n, err)
