@@ -138,6 +138,10 @@ func (c *command) route(id uint32, src, dst []byte) []slog.Attr {
 }
 
 func (c *command) address(name string, b []byte) slog.Attr {
+	if le.Uint16(b) == afIB && len(b) >= sizeIB {
+		a := decodeIB(b[:sizeIB])
+		return slog.String(name, fmt.Sprintf("GID %v service %#x", netip.AddrFrom16(a.GID), a.Service))
+	}
 	if a, err := c.sockaddr(b); err == nil {
 		return slog.String(name, a.String())
 	}
