@@ -224,7 +224,9 @@ func (c *Conn) create(cfg *Config) error {
 		_ = qp.Close()
 		return err
 	}
-	if err := c.move(nic.Init, nil); err != nil {
+	if err := c.move(nic.Init, func(a *verbs.Attr) { // mask has no access for UD
+		a.AccessFlags = verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	}); err != nil {
 		return err
 	}
 	if cfg.Prepare != nil {

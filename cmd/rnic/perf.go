@@ -68,6 +68,7 @@ Examples:
   rnic perf write-bw --loopback                     two NICs in this process
   rnic perf write-bw                                the server
   rnic perf write-bw 192.0.2.1 -q 100 -D 10s        its client: 100 queue pairs, 10 seconds
+  rnic perf write-bw 192.0.2.1 --cm                 its client, connected by the RDMA connection manager
   rnic perf send-lat 192.0.2.1 -c ud --histogram    latency of datagrams
   rnic perf send-bw 192.0.2.1 192.0.2.2 -c ud --multicast 239.1.2.3 --check
                                                     two servers, members of a group`

@@ -24,7 +24,7 @@ func (r *supervised) openCM() (err error) {
 		return err
 	}
 	if r.own[0].index == 0 {
-		if r.cm, err = newCM(r.mgr, r.s, r.s, r.c.Verbose, logf); err != nil {
+		if r.cm, err = newCM(r.mgr, r.s, r.s, r.own[0].drv); err != nil {
 			return err
 		}
 	}
@@ -35,11 +35,11 @@ func (r *supervised) openCM() (err error) {
 	return nil
 }
 
-// newCM makes the front of a run on a connection manager, with its files.
-func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, verbose bool, say func(string, ...any)) (*ucm.Driver, error) {
+// newCM makes the front of a run on a connection manager, with its files. What it tells is told with the run's first NIC.
+func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, first *uverbs.Driver) (*ucm.Driver, error) {
 	var cfg ucm.Config
-	if verbose {
-		cfg.Logf, cfg.Trace = say, say
+	if first.Tells() {
+		cfg.Tell = func(r ucm.Report) { first.Tell(uverbs.Report(r)) }
 	}
 	d, err := ucm.New(mgr, sup, cfg)
 	if err != nil {

@@ -123,7 +123,7 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	}
 	f := joinedFront{Driver: drv}
 	if q.Index == 0 {
-		if f.cm, err = newCM(o.mgr, r, r, q.Verbose, say); err != nil {
+		if f.cm, err = newCM(o.mgr, r, r, drv); err != nil {
 			drv.Close()
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func (i *ID) Attr(to nic.State) (a nic.Attr, mask nic.AttrMask, err error) {
 	case i.datagrams():
 		return i.datagramAttr(a, mask)
 	case to == nic.Init:
-		a.Port, a.AccessFlags = 1, nic.AccessRemoteWrite|nic.AccessRemoteRead|nic.AccessRemoteAtomic
+		a.Port, a.AccessFlags = 1, i.access()
 		return a, mask | nic.AttrPort | nic.AttrPKeyIndex | nic.AttrAccessFlags, nil
 	case i.conn == nil || i.conn.Peer() == nil:
 		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "the id is %v", i.state)
@@ -28,6 +28,7 @@ func (i *ID) Attr(to nic.State) (a nic.Attr, mask nic.AttrMask, err error) {
 		mask |= nic.AttrAV | nic.AttrPathMTU | nic.AttrDestQPN | nic.AttrRQPSN
 		if i.typ != nic.UC {
 			a.MaxDestRDAtomic = i.responder
+			a.MinRNRTimer = 0 // 655 ms, the longest (9.7.5.2.8), as the kernel has it: a program that can be faster says so itself
 			mask |= nic.AttrMaxDestRDAtomic | nic.AttrMinRNRTimer
 		}
 	case to == nic.RTS:
@@ -41,6 +42,26 @@ func (i *ID) Attr(to nic.State) (a nic.Attr, mask nic.AttrMask, err error) {
 		return a, 0, refuse(syscall.EINVAL, "attributes for a queue pair", "state %v", to)
 	}
 	return a, mask, nil
+}
+
+// access is what the peer may do. As the kernel has it, nothing before the peer is known of, and READs and atomics only if some have been
+// agreed to: libraries move the queue pair from INIT to INIT again when the connection is made.
+func (i *ID) access() nic.Access {
+	switch {
+	case i.conn == nil:
+		return 0
+	case i.resources() == 0:
+		return nic.AccessRemoteWrite
+	}
+	return nic.AccessRemoteWrite | nic.AccessRemoteRead | nic.AccessRemoteAtomic
+}
+
+// resources is the number of the peer's READs and atomics that are answered at once.
+func (i *ID) resources() uint8 {
+	if i.active && i.conn.Peer() == nil { // what it has asked for
+		return i.param.ResponderResources
+	}
+	return i.responder
 }
 
 func (i *ID) datagramAttr(a nic.Attr, mask nic.AttrMask) (nic.Attr, nic.AttrMask, error) {

@@ -1,6 +1,7 @@
 package cma
 
 import (
+	"fmt"
 	"net/netip"
 	"syscall"
 
@@ -34,8 +35,8 @@ func (i *ID) Connect(p ConnParam) error {
 	if i.datagrams() {
 		limit = MaxLookupPrivate
 	}
-	if len(p.Private) > limit {
-		return refuse(syscall.EINVAL, "connect", "%d bytes of private data: %d are possible", len(p.Private), limit)
+	if err := tooLong(p.Private, limit); err != nil {
+		return refuse(syscall.EINVAL, "connect", "%v", err)
 	}
 	private := make([]byte, requestHead+len(p.Private))
 	ibcm.EncodeIPHeader(private, ibcm.IPHeader{Src: i.src, Dst: i.dst})
@@ -72,23 +73,11 @@ func (i *ID) Accept(p *ConnParam) error {
 	if i.state != stateConnect {
 		return refuse(syscall.EINVAL, "accept", "the id is %v", i.state)
 	}
-	now := i.m.now()
-	var err error
-	switch {
-	case i.datagrams():
-		err = i.acceptLookup(now, p)
-	case p == nil:
-		err = i.conn.Ready(now, nil)
-	default:
-		if len(p.Private) > MaxAcceptPrivate {
-			return refuse(syscall.EINVAL, "accept", "%d bytes of private data: %d are possible", len(p.Private), MaxAcceptPrivate)
-		}
-		i.param = *p
-		i.responder, i.initiator = p.ResponderResources, p.InitiatorDepth
-		err = i.conn.Accept(now, &ibcm.Reply{Private: p.Private, AckDelay: 15, Connection: ibcm.Connection{QPN: p.QPN, StartingPSN: i.psn,
-			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: p.RNRRetryCount & 7, SRQ: p.SRQ, ECE: p.ECE}})
-		i.answered()
+	accept := i.acceptConn
+	if i.datagrams() {
+		accept = i.acceptLookup
 	}
+	err := accept(i.m.now(), p)
 	if err != nil {
 		return refuse(syscall.EINVAL, "accept", "%v", err)
 	}
@@ -96,20 +85,45 @@ func (i *ID) Accept(p *ConnParam) error {
 	return nil
 }
 
+func (i *ID) acceptConn(now int64, p *ConnParam) error {
+	if i.conn == nil { // the peer has taken its request back
+		return ibcm.ErrState
+	}
+	if p == nil {
+		return i.conn.Ready(now, nil)
+	}
+	if err := tooLong(p.Private, MaxAcceptPrivate); err != nil {
+		return err
+	}
+	i.param = *p
+	i.responder, i.initiator = p.ResponderResources, p.InitiatorDepth
+	i.answered()
+	return i.conn.Accept(now, &ibcm.Reply{Private: p.Private, AckDelay: 15, Connection: ibcm.Connection{QPN: p.QPN, StartingPSN: i.psn,
+		ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: p.RNRRetryCount & 7, SRQ: p.SRQ, ECE: p.ECE}})
+}
+
 func (i *ID) acceptLookup(now int64, p *ConnParam) error {
 	if p == nil || i.lookup == nil || i.active {
 		return ibcm.ErrState
+	}
+	if err := tooLong(p.Private, ibcm.SIDRRepPrivate); err != nil {
+		return err
 	}
 	key := p.QKey
 	if key == 0 {
 		key = QKey
 	}
-	if len(p.Private) > ibcm.SIDRRepPrivate {
-		return ibcm.ErrState
-	}
 	i.answered()
 	i.lookup.ECE = p.ECE
 	return i.lookup.Reply(now, ibcm.LookupOK, p.QPN, key, nil, p.Private)
+}
+
+// tooLong says so if there is more private data than a message has room for.
+func tooLong(private []byte, room int) error {
+	if len(private) > room {
+		return fmt.Errorf("%d bytes of private data: %d are possible", len(private), room)
+	}
+	return nil
 }
 
 // Reject refuses a request, or a response.
@@ -118,28 +132,41 @@ func (i *ID) Reject(private []byte, reason ibcm.Reason) error {
 	if i.state != stateConnect {
 		return refuse(syscall.EINVAL, "reject", "the id is %v", i.state)
 	}
-	if len(private) > MaxRejectPrivate {
-		return refuse(syscall.EINVAL, "reject", "%d bytes of private data: %d are possible", len(private), MaxRejectPrivate)
+	reject := i.rejectConn
+	if i.datagrams() {
+		reject = i.rejectLookup
 	}
-	if reason == 0 {
-		reason = ibcm.RejConsumer
-	}
-	now := i.m.now()
-	var err error
-	switch {
-	case i.datagrams() && i.lookup != nil && !i.active:
-		err = i.lookup.Reply(now, ibcm.LookupReject, 0, 0, nil, private[:min(len(private), ibcm.SIDRRepPrivate)])
-	case i.conn != nil:
-		err = i.conn.Reject(now, reason, nil, private)
-	default:
-		err = ibcm.ErrState
-	}
-	i.answered()
-	if err != nil {
+	if err := reject(i.m.now(), private, reason); err != nil {
 		return refuse(syscall.EINVAL, "reject", "%v", err)
 	}
 	i.port.work()
 	return nil
+}
+
+func (i *ID) rejectConn(now int64, private []byte, reason ibcm.Reason) error {
+	if i.conn == nil {
+		return ibcm.ErrState
+	}
+	if err := tooLong(private, MaxRejectPrivate); err != nil {
+		return err
+	}
+	if reason == 0 {
+		reason = ibcm.RejConsumer
+	}
+	i.answered()
+	return i.conn.Reject(now, reason, nil, private)
+}
+
+// rejectLookup refuses for the only reason that there is for lookups.
+func (i *ID) rejectLookup(now int64, private []byte, _ ibcm.Reason) error {
+	if i.lookup == nil || i.active {
+		return ibcm.ErrState
+	}
+	if err := tooLong(private, ibcm.SIDRRepPrivate); err != nil {
+		return err
+	}
+	i.answered()
+	return i.lookup.Reply(now, ibcm.LookupReject, 0, 0, nil, private)
 }
 
 // Disconnect ends the connection: Disconnected follows on both sides.

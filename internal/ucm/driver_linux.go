@@ -26,8 +26,8 @@ var le = binary.LittleEndian
 
 // Config is what a Driver is made with.
 type Config struct {
-	// Logf, if set, is told why commands failed. Trace, if set, of every command, its answer and every event in words.
-	Logf, Trace func(format string, args ...any)
+	// Tell, if set, is told of every command when it is answered, and of every event when it is fetched.
+	Tell func(Report)
 }
 
 // Tree is what the Driver needs of the sandbox to build its files.

@@ -59,7 +59,7 @@ func programOn(t testing.TB, mgr *cma.Manager, dev *device.Device) *program {
 	t.Helper()
 	p := &program{t: t, mgr: mgr, mem: make([]byte, memSize), files: map[int]*sandbox.File{}, addr: netip.AddrFrom16(dev.GIDs()[0].GID).Unmap()}
 	var err error
-	if p.drv, err = New(mgr, p, Config{Trace: func(string, ...any) {}, Logf: func(string, ...any) {}}); err != nil {
+	if p.drv, err = New(mgr, p, Config{Tell: func(Report) {}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.end)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,17 @@ func TestGoConnectsWithLibrdmacm(t *testing.T) {
 			t.Errorf("the client does not say what its server did:\n%s", out)
 		}
 	})
+}
+
+// -v shows what a program does with the connection manager in the lines of all else.
+func TestConnectionManagerIsWatched(t *testing.T) {
+	installed(t, "rping")
+	out, code := terminals(t, goScript("$RNIC run -v -- rping -s -C 1", "$RNIC run -- rping -c -C 1 -a 127.0.0.1"))
+	re := regexp.MustCompile(`(?s)\n +\d+\.\d{6} \[\d+ rping\] LISTEN\(id=\d+, backlog=\d+\) = 0\n.*<- RDMA_CM_EVENT_CONNECT_REQUEST\(id=(\d+), .*` +
+		`CREATE_QP\(.*ACCEPT\(id=\d+, qp_num=0x.*<- RDMA_CM_EVENT_DISCONNECTED\(id=\d+\)\n`)
+	if code != 0 || !re.MatchString(out) {
+		t.Errorf("exit code %d, and not what is expected in\n%s", code, out)
+	}
 }
 
 // goScript starts a server, waits until it says that it listens, and then runs a client.
