@@ -48,6 +48,7 @@ var mayImport = map[string][]string{
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
 	"internal/control": {},
+	"internal/explain": {"internal/roce"},
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
 	"internal/rdmanl":  {},
 	"internal/doctor":  {"internal/netdev", "internal/roce"},
@@ -69,7 +70,7 @@ var unlayered = []string{"cmd", "internal/perf", "internal/testnet", "test", "to
 // given, so that one seed replays one run. They know no clock, no system, no
 // other goroutine and no randomness but what they are handed.
 var pure = []string{"internal/nic", "internal/ibcm", "internal/roce", "internal/ring", "internal/hostmem",
-	"internal/fault", "internal/rdmanl"}
+	"internal/fault", "internal/rdmanl", "internal/explain"}
 
 // impure are the imports that pure packages must not have; a "/..." covers everything below.
 var impure = []string{"net", "net/http/...", "os/...", "os", "sync", "syscall", "runtime", "runtime/...", "context",
