@@ -53,7 +53,7 @@ func (c *CaptureCmd) sink() (captureSink, error) {
 	case c.Ring > 0:
 		return &ringSink{path: c.Write, files: c.Ring, size: size}, nil
 	case memory > 0:
-		return &memorySink{path: c.Write, size: memory}, nil
+		return newMemorySink(c.Write, memory), nil
 	}
 	return &fileSink{path: c.Write}, nil
 }
@@ -177,8 +177,11 @@ type memorySink struct {
 	dumps  int
 }
 
-func (s *memorySink) open() error {
-	signal := dumpSignal()
+func (s *memorySink) open() error { return nil }
+
+func newMemorySink(path string, size int64) *memorySink {
+	s := &memorySink{path: path, size: size}
+	signal := dumpSignal() // from now on it does not end the program
 	go func() {
 		for range signal {
 			s.mu.Lock()
@@ -189,7 +192,7 @@ func (s *memorySink) open() error {
 			s.mu.Unlock()
 		}
 	}()
-	return nil
+	return s
 }
 
 func (s *memorySink) block(kind uint32, b []byte) error {

@@ -329,9 +329,12 @@ func (a *Analyzer) lost(r *Report, f *flow, add adder) {
 
 func (l *loss) text() string {
 	s := fmt.Sprintf("PSN %d", uint32(l.psn))
-	if l.sent.n != 0 {
+	switch {
+	case l.early:
+		s += " (sent before the capture began)"
+	case l.sent.n != 0:
 		s += fmt.Sprintf(" (packet %d, so it was lost behind this point)", l.sent.n)
-	} else {
+	default:
 		s += " (not in this capture, so it was lost before this point)"
 	}
 	s += fmt.Sprintf(": NAK in packet %d", l.nak.n)

@@ -84,6 +84,7 @@ type requester struct {
 	requests int
 	lastPSN  roce.PSN // of the packet before
 	lastAt   ref
+	from     roce.PSN // of the first packet
 	next     roce.PSN // behind the highest
 	slack    int      // how far the next new one may be ahead: a READ takes the PSNs of its response
 	sent     []sent   // ring of the latest
@@ -139,7 +140,8 @@ type loss struct {
 	psn         roce.PSN
 	nak         ref
 	naks        int
-	sent, again ref // n == 0: not in the capture
+	early       bool // the capture began later
+	sent, again ref  // n == 0: not in the capture
 	done        ref
 }
 
@@ -223,7 +225,7 @@ func (f *flow) request(p *Packet) {
 		r.lastPSN, r.lastAt = psn, p.ref()
 	}()
 	if !r.started {
-		r.started, r.next = true, psn.Add(span)
+		r.started, r.from, r.next = true, psn, psn.Add(span)
 		return
 	}
 	d := int(roce.Diff(psn, r.next))
@@ -432,7 +434,7 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 	}
 	r.lost++
 	if len(r.losses) < keptLosses {
-		l := loss{psn: psn, nak: p.ref(), naks: 1}
+		l := loss{psn: psn, nak: p.ref(), naks: 1, early: !r.started || roce.Diff(psn, r.from) < 0}
 		if s, ok := r.find(psn); ok {
 			l.sent = s.at
 		}
