@@ -269,7 +269,7 @@ func (a *Analyzer) invalidRequest(f *flow, x *refusal, at refs, target string, a
 		return
 	}
 	add(CodeRequest, Failure, &at, fmt.Sprintf("The responder refused the request with PSN %d%s: NAK, invalid request. The message is longer than the receive that is posted, more READs or atomics are outstanding than agreed on "+
-		"(max_dest_rd_atomic), the operation is not offered, or its address is not aligned. The connection ends.", uint32(x.psn), target), "Compare the size of receives, max_rd_atomic with the peer's max_dest_rd_atomic, and the path MTU on both sides.")
+		"(max_dest_rd_atomic), the operation is not offered, the queue pair's access flags do not allow it, or its address is not aligned. The connection ends.", uint32(x.psn), target), "Compare the size of receives, the responder's qp_access_flags, max_rd_atomic with the peer's max_dest_rd_atomic, and the path MTU on both sides.")
 }
 
 // lost are packets that NAKs tell of, and responses that are missing.

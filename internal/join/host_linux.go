@@ -160,6 +160,7 @@ type Run struct {
 	treeMu sync.Mutex
 	tree   []message // what the front has made of it
 	ready  bool      // the tree is complete: changes go to updates
+	lives  []func() (string, error)
 
 	mu     sync.Mutex
 	files  map[uint64]hostFile
@@ -286,8 +287,14 @@ func (r *Run) call(m *message) bool {
 		run = func() { c.dev.Open(c, int(m.num[0])) }
 	case kindIoctl, kindWrite:
 		f, ok := r.file(m.num[0])
-		if !ok {
+		switch {
+		case !ok && m.kind == kindWrite && m.num[2] == sandbox.WaitSize: // closed by another thread in this moment
+			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
+			run = func() { time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) }) }
+		case !ok:
 			c.Fail(unix.EBADF)
+		}
+		if !ok {
 			break
 		}
 		c.dev = f.dev
@@ -338,6 +345,11 @@ func (r *Run) serveNotices() {
 			r.memoryGone(int(m.num[0]))
 		case kindAsk:
 			if !r.describe(m.body) {
+				return
+			}
+			continue
+		case kindRead:
+			if r.notices.send(r.readLive(m.num[0])) != nil {
 				return
 			}
 			continue
@@ -412,6 +424,33 @@ func (r *Run) AddDir(path string) error {
 
 func (r *Run) AddFile(path, content string) error {
 	return r.change(message{kind: kindFile, num: [numbers]uint64{uint64(len(path))}, body: []byte(path + content)})
+}
+
+// AddLive is the sandbox's too. The guest asks for the content when a program of its reads it.
+func (r *Run) AddLive(path string, read func() (string, error)) error {
+	r.treeMu.Lock()
+	num := uint64(len(r.lives))
+	r.lives = append(r.lives, read)
+	r.treeMu.Unlock()
+	return r.change(message{kind: kindLive, num: [numbers]uint64{num}, body: []byte(path)})
+}
+
+// readLive answers a guest that reads one.
+func (r *Run) readLive(num uint64) message {
+	a := message{kind: kindRead}
+	r.treeMu.Lock()
+	var read func() (string, error)
+	if num < uint64(len(r.lives)) {
+		read = r.lives[num]
+	}
+	r.treeMu.Unlock()
+	if read == nil {
+		return a
+	}
+	if content, err := read(); err == nil && len(content) <= maxBody {
+		a.num[0], a.body = 1, []byte(content)
+	}
+	return a
 }
 
 func (r *Run) AddSymlink(path, target string) error {

@@ -139,8 +139,6 @@ func (q *QP) transportOf() roce.Transport {
 func (q *QP) noteAccess(key uint32, need Access) {
 	m := q.nic.lookupMR(key)
 	switch {
-	case need&^q.attr.AccessFlags != 0:
-		q.note(NoteNoRight)
 	case m == nil || m.dead:
 		q.note(NoteKeyUnknown)
 	case m.pd != q.pd || m.only != nil && m.only != q:

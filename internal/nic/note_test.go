@@ -62,7 +62,7 @@ func TestNotesOfReceivedPackets(t *testing.T) {
 			t.Errorf("note %d has no words", n)
 		}
 	}
-	if notes.String() != "" || (notes + 9).String() != "" {
+	if notes.String() != "" || (notes+9).String() != "" {
 		t.Error("what is no note has words")
 	}
 }

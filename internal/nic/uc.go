@@ -216,14 +216,15 @@ func (q *QP) startUnacknowledgedWrite(p *roce.Packet) bool {
 		q.note(NoteLength)
 		return false
 	}
+	if q.attr.AccessFlags&AccessRemoteWrite == 0 {
+		q.note(NoteNoRight)
+		return false
+	}
 	r.mr, r.va, r.left, r.total = nil, h.VA(), length, length
 	if length == 0 {
 		return true
 	}
-	if q.attr.AccessFlags&AccessRemoteWrite != 0 {
-		r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
-	}
-	if r.mr == nil {
+	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
 		q.noteAccess(h.RKey(), AccessRemoteWrite)
 	}
 	return r.mr != nil
