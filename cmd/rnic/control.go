@@ -31,6 +31,7 @@ func reach(command []string) *reachable {
 
 // handle gives the server its operations.
 func (r *reachable) handle() {
+	r.server.Handle(opCapture, r.capture)
 	r.server.Handle("info", func(_ context.Context, args json.RawMessage, c *control.Stream) error {
 		var a deviceArgs
 		if err := json.Unmarshal(args, &a); err != nil {

@@ -29,6 +29,8 @@ var cli struct {
 	Doctor  DoctorCmd        `cmd:"" help:"Look for what keeps rnic run from working here, or between two machines."`
 	Perf    PerfCmd          `cmd:"" help:"Measure bandwidth and latency between two NICs."`
 	NICs    NICsCmd          `cmd:"" name:"nics" help:"List the NICs that run here."`
+	Capture CaptureCmd       `cmd:"" help:"Record the packets of a NIC that runs, with what it decided about them."`
+	Explain ExplainCmd       `cmd:"" help:"Tell what went wrong in a capture of RoCEv2 packets."`
 	Sim     SimCmd           `cmd:"" help:"Run the NIC's core in a seeded simulation with faults, and check everything."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

@@ -3,7 +3,6 @@ package device
 import (
 	"rnic/internal/fault"
 	"rnic/internal/link"
-	"rnic/internal/link/capture"
 	linkfault "rnic/internal/link/fault"
 	"rnic/internal/nic"
 )
@@ -50,9 +49,6 @@ func (d *Device) Injected() (send, recv fault.Counters) {
 	defer d.engine.Unlock()
 	for _, u := range d.port.links {
 		for _, l := range []link.Link{u.Net, u.Loop} {
-			if c, ok := l.(*capture.Link); ok {
-				l = c.Link
-			}
 			if f, ok := l.(*linkfault.Link); ok {
 				s, r := f.Injected()
 				addFaults(&send, &s)

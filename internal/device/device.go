@@ -59,6 +59,7 @@ type Device struct {
 	cfg    Config
 	engine *engine.Engine
 	port   port // links and addresses
+	taps   taps // captures
 	guid   [8]byte
 	mtu    int
 	limit  nic.Limits
@@ -91,7 +92,12 @@ func New(cfg Config) (*Device, error) {
 	}
 	cfg.Units = min(max(1, cfg.Units), nic.MaxUnits)
 	d := &Device{cfg: cfg, contexts: map[*Context]struct{}{}}
+	d.port.taps = &d.taps
+	if err := d.captureToFile(); err != nil {
+		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
+	}
 	if err := d.port.open(&d.cfg); err != nil {
+		d.taps.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
 	d.guid, d.mtu = d.port.guid, d.port.mtu
@@ -106,8 +112,10 @@ func New(cfg Config) (*Device, error) {
 	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report})
 	if err != nil {
 		d.port.close()
+		d.taps.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
+	d.taps.start(e)
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
 	d.check = make(chan struct{})
@@ -138,7 +146,11 @@ func (d *Device) Close() error {
 		c.Close()
 	}
 	d.engine.Close()
-	return d.port.close()
+	err := d.port.close()
+	if e := d.taps.close(); err == nil {
+		err = e
+	}
+	return err
 }
 
 // Name is the device's name.

@@ -10,7 +10,6 @@ import (
 	"rnic/internal/engine"
 	"rnic/internal/fault"
 	"rnic/internal/link"
-	"rnic/internal/link/capture"
 	linkfault "rnic/internal/link/fault"
 	"rnic/internal/link/pipe"
 	"rnic/internal/link/udp"
@@ -24,7 +23,7 @@ type port struct {
 	links []engine.Links // of each unit; without Net if the device is local
 	udp   socketLink     // the first unit's, which joins multicast groups
 	group socketGroup
-	file  *capture.File
+	taps  *taps
 	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
@@ -74,11 +73,6 @@ func (p *port) open(cfg *Config) (err error) {
 		}
 		p.mtu = cfg.MTU
 	}
-	if cfg.Capture != "" {
-		if p.file, err = capture.Create(cfg.Capture); err != nil {
-			return fmt.Errorf("capture: %w", err)
-		}
-	}
 	if !cfg.Local {
 		if err = p.openSockets(cfg); err != nil {
 			return err
@@ -90,7 +84,7 @@ func (p *port) open(cfg *Config) (err error) {
 		if i == len(p.links) {
 			p.links = append(p.links, engine.Links{})
 		}
-		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i, "loop", 0)
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i)
 	}
 	return nil
 }
@@ -125,16 +119,16 @@ func (p *port) openSockets(cfg *Config) error {
 func addLinks[L socketLink](p *port, cfg *Config, group socketGroup, links []L) {
 	p.group, p.udp = group, links[0]
 	for i, l := range links {
-		p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i, "net", roce.Port)})
+		link.OnRefused(l, p.refused)
+		p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i)})
 	}
 }
 
 // plain tells whether the sockets are plain ones, of which each has one address.
 func (c *Config) plain() bool { return c.PlainSockets || udp.OnlyPlain }
 
-// decorate puts faults and capture around a unit's link. The capture, one file for all units, shows what the NIC
-// sends and gets. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
-func (p *port) decorate(l link.Link, cfg *Config, unit int, name string, srcPort uint16) link.Link {
+// decorate puts faults around a unit's link. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
+func (p *port) decorate(l link.Link, cfg *Config, unit int) link.Link {
 	if active(cfg.SendFault) || active(cfg.RecvFault) {
 		var c linkfault.Config
 		if cfg.SendFault != nil {
@@ -147,18 +141,7 @@ func (p *port) decorate(l link.Link, cfg *Config, unit int, name string, srcPort
 		c.Recv.Seed += uint64(unit) << 32
 		l = linkfault.New(l, c)
 	}
-	if p.file != nil {
-		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + unitName(name, unit, cfg.Units), SrcPort: srcPort})
-	}
 	return l
-}
-
-// unitName names a unit's link in a capture.
-func unitName(link string, unit, units int) string {
-	if units == 1 {
-		return link
-	}
-	return fmt.Sprintf("%s %d", link, unit)
 }
 
 // steer has the sockets steer by the numbers of queue pairs, but for those that have moved.
@@ -222,11 +205,6 @@ func (p *port) close() error {
 					err = e
 				}
 			}
-		}
-	}
-	if p.file != nil {
-		if e := p.file.Close(); err == nil {
-			err = e
 		}
 	}
 	return err

@@ -13,6 +13,7 @@ package engine
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rnic/internal/link"
@@ -72,6 +73,28 @@ type Engine struct {
 	report func(string)
 	deaths deaths
 	health health
+
+	tap atomic.Pointer[Tap] // nil: nobody looks at the packets
+}
+
+// Tap sees the packets of all units, with what the NIC has noted of them. It is called with the unit held, by several
+// threads if there are many units. What it is given is valid during the call only.
+type Tap interface {
+	// Sent is called before packets are sent, once their bytes are complete but for the ICRC. Dead ones are not sent.
+	Sent(pkts []nic.TxPacket)
+	// Received is called when the NIC has decided about packets, before it sends something on account of them.
+	Received(pkts []nic.RxPacket)
+}
+
+// SetTap has t see the packets from now on; nil ends that. After SetTap returns, no earlier tap is called any more.
+func (e *Engine) SetTap(t Tap) {
+	e.Lock()
+	defer e.Unlock()
+	if t == nil {
+		e.tap.Store(nil)
+		return
+	}
+	e.tap.Store(&t)
 }
 
 var epoch = time.Now()

@@ -136,6 +136,9 @@ func (u *Unit) receiveHanded(now int64) bool {
 // next waits until the unit is alone.
 func (u *Unit) take(now int64, rx []nic.RxPacket) (taken int) {
 	taken = u.core.Receive(now, rx)
+	if t := u.engine.tap.Load(); t != nil && taken > 0 {
+		(*t).Received(rx[:taken])
+	}
 	list := u.core.Memory()
 	if u.many && len(list.Atomics) > 0 {
 		// IBV_ATOMIC_HCA: atomic among all operations of the NIC, though another process's memory is read and written

@@ -166,6 +166,9 @@ func (u *Unit) transmit(now int64) bool {
 			worked = true
 			u.tx.Gather.Gather()
 			u.core.GatherDone(now, u.tx)
+			if t := u.engine.tap.Load(); t != nil {
+				(*t).Sent(u.tx.Packets)
+			}
 			u.sort()
 			u.sendLoop(now)
 			if !u.sendNet() {

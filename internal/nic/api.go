@@ -285,6 +285,7 @@ type RxPacket struct {
 	Data []byte // BTH up to and including the pad; valid until MemoryDone
 
 	Local bool // this NIC has sent it, and it did not go over the network
+	Note  Note // what Receive decided about it
 }
 
 // TxPacket is a packet to send.
@@ -298,6 +299,7 @@ type TxPacket struct {
 	// this NIC gets a copy, as RxPacket.Local.
 	Multicast bool
 	Dead      bool // its gather failed: do not send
+	Note      Note // why it is sent, if it was before
 }
 
 // Tx is one batch of packets to send. Packets lie back to back in Arena in order.

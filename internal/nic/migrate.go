@@ -104,7 +104,7 @@ func (q *QP) goOver(now int64) {
 	r := &q.req
 	if r.started && q.reliable() {
 		if r.nxt != r.una && !r.failing {
-			q.goBack(now)
+			q.goBack(now, NoteMigrated)
 		}
 		if q.nic.planted != PlantedMigrateSpent {
 			r.retries = q.attr.RetryCnt

@@ -85,8 +85,10 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 	switch {
 	case p.Info.Transport != roce.TransportUD || m == nil:
 		n.stats.BadPackets++
+		n.noteReceived(NoteNoGroup)
 		return
 	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)) && n.planted != PlantedEchoedCopy:
+		n.noteReceived(NoteOwnEcho)
 		return // its own, back from the network: the members here have had it
 	}
 	for i, q := range m.members {
@@ -97,8 +99,10 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		case n.planted == PlantedLostCopy && i > 0 && i == len(m.members)-1:
 		case !q.receives():
 			n.stats.BadPackets++
+			n.noteReceived(NoteState)
 		case !partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]):
 			n.stats.BadPKey++
+			n.noteReceived(NotePKey)
 		default:
 			mu := q.lockReceives()
 			q.receiveDatagram(rx, p)

@@ -15,6 +15,10 @@ import (
 func (q *QP) receiveAtomicWrite(p *roce.Packet) {
 	r, h := &q.resp, p.RETH()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || len(p.Payload) != 8 || h.Length() != 8 || h.VA()&7 != 0 {
+		if h.VA()&7 != 0 {
+			q.note(NoteUnaligned)
+		}
+		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return
 	}
@@ -23,6 +27,7 @@ func (q *QP) receiveAtomicWrite(p *roce.Packet) {
 	}
 	m := q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteWrite)
 	if m == nil || m.hostAddr(h.VA())&7 != 0 {
+		q.noteAccess(h.RKey(), AccessRemoteWrite)
 		q.refuseAccess()
 		return
 	}
@@ -38,6 +43,7 @@ func (q *QP) receiveFlush(p *roce.Packet) {
 	place, sel := f.Placement(), f.Selectivity()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || place == 0 || place&^(roce.PlaceGlobal|roce.PlacePersistent) != 0 ||
 		sel > roce.SelectRegion || sel == roce.SelectRange && h.Length() > q.nic.limits.MaxMsgSize {
+		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return
 	}
@@ -46,6 +52,7 @@ func (q *QP) receiveFlush(p *roce.Packet) {
 		return
 	}
 	if !q.mayFlush(h, need, sel) {
+		q.noteAccess(h.RKey(), need)
 		q.refuseAccess()
 		return
 	}

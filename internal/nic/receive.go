@@ -90,7 +90,9 @@ func (n *NIC) Receive(now int64, pkts []RxPacket) (taken int) {
 		if n.stopsAt(&pkts[i]) {
 			return i
 		}
+		n.transport.note = NoteNone
 		n.receive(now, &pkts[i], &p)
+		pkts[i].Note = n.transport.note
 	}
 	return len(pkts)
 }
@@ -103,6 +105,7 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 	n.stats.RxPackets++
 	if roce.Decode(rx.Data, p) != nil {
 		n.stats.BadPackets++
+		n.noteReceived(NoteMalformed)
 		return
 	}
 	if p.Info.Kind == roce.KindCNP {
@@ -117,6 +120,7 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 	q := n.destination(p)
 	if q == nil || q.nic != n || !q.accepts(rx, p) {
 		n.stats.BadPackets++
+		n.noteReceived(whyNot(q, rx, p))
 		return
 	}
 	if n.planted == PlantedDeath && p.BTH.Opcode() == roce.RCCmpSwap {
@@ -124,10 +128,12 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 	}
 	if !partitionsMatch(p.BTH.PKey(), n.pkeys[q.pkeyIndex(&rx.Path)]) {
 		n.stats.BadPKey++ // 9.6.1: dropped silently
+		n.noteReceived(NotePKey)
 		return
 	}
 	if q.attr.PathMigState != MigMigrated && !q.noteMigReq(now, &rx.Path, p.BTH) {
 		n.stats.BadPackets++
+		n.noteReceived(NoteMigration)
 		return
 	}
 	if mu := q.lockReceives(); mu != nil {

@@ -45,6 +45,7 @@ type requester struct {
 	rnrPSN     roce.PSN // what it was for
 	backAt     int64    // when sending last went back
 	backTo     roce.PSN // and where to
+	why        Note     // and why
 	implied    bool     // it was for a response that did not come; until there is progress
 
 	progressAt int64 // start of the local ACK timer

@@ -33,6 +33,7 @@ func (q *QP) receiveResponse(now int64, p *roce.Packet) {
 	}
 	psn := p.BTH.PSN()
 	if roce.Diff(psn, r.max) >= 0 {
+		q.note(NoteGhost)
 		return // a ghost: it acknowledges what was never sent (9.7.6.1)
 	}
 	before := r.una
@@ -110,6 +111,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		return
 	}
 	if psn.Before(r.una) {
+		q.note(NoteOld)
 		return // about something that has been acknowledged
 	}
 	n := &q.nic.stats
@@ -122,7 +124,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		if s.Kind() == roce.SyndromeRNRNAK && !r.failing {
 			// The packet that it refuses is behind the lost response, and would come again too soon.
 			if r.nxt != r.una {
-				q.goBack(now)
+				q.goBack(now, NoteImplied)
 			}
 			q.waitNotReady(now, psn, s.Value())
 		}
@@ -276,6 +278,7 @@ func (q *QP) receiveAtomicAck(now int64, p *roce.Packet, psn roce.PSN) {
 func (q *QP) awaiting(now int64, psn roce.PSN) *sendRequest {
 	r := &q.req
 	if psn.Before(r.una) {
+		q.note(NoteOld)
 		return nil // a duplicate
 	}
 	if !q.acknowledge(psn) {
@@ -283,6 +286,7 @@ func (q *QP) awaiting(now int64, psn roce.PSN) *sendRequest {
 		return nil
 	}
 	if r.acked == r.tail || r.una != psn {
+		q.note(NoteUnexpected)
 		return nil
 	}
 	w := r.at(r.acked)
@@ -318,8 +322,9 @@ func (q *QP) landResponse(w *sendRequest, psn roce.PSN, off uint32, data []byte)
 
 // goBack makes everything that is not acknowledged to be sent again: what a responder of the specification needs, which
 // drops packets that arrive out of order (9.7.5.1).
-func (q *QP) goBack(now int64) {
+func (q *QP) goBack(now int64, why Note) {
 	r := &q.req
+	r.why = why
 	q.landed(r.window.inFlight)
 	r.nxt, r.cur = r.una, r.acked
 	q.sel.forgetPeer(r.una)
@@ -332,7 +337,7 @@ func (q *QP) goBack(now int64) {
 }
 
 // again is goBack after a loss that the peer has shown, and takes a retry (9.7.6.1.3).
-func (q *QP) again(now int64) {
+func (q *QP) again(now int64, why Note) {
 	if !q.takeRetry() {
 		if !q.survives(now) {
 			q.failLater(ring.StatusRetryExcErr)
@@ -340,7 +345,7 @@ func (q *QP) again(now int64) {
 		return
 	}
 	q.lossSeen(now)
-	q.goBack(now)
+	q.goBack(now, why)
 }
 
 func (q *QP) takeRetry() bool {
@@ -358,7 +363,7 @@ func (q *QP) goBackImplied(now int64) {
 	if r.implied || r.rnrUntil != 0 {
 		return
 	}
-	q.again(now)
+	q.again(now, NoteImplied)
 	r.implied = true
 }
 
@@ -371,7 +376,7 @@ func (q *QP) receiveSequenceNAK(now int64) {
 	if r.backTo == r.una && r.backAt != 0 && now-r.backAt < r.rtt.smoothed {
 		return // the same NAK twice
 	}
-	q.again(now)
+	q.again(now, NoteSequence)
 }
 
 // receiveRNR waits for as long as the responder asks, and sends the request again (9.7.5.2.8).
@@ -390,7 +395,7 @@ func (q *QP) receiveRNR(now int64, code uint8) {
 	// The peer answers: what counts unanswered attempts counts anew. A receiver that is slow to post
 	// would else, with an occasional loss, end the connection.
 	r.retries = q.attr.RetryCnt
-	q.goBack(now)
+	q.goBack(now, NoteNotReady)
 	q.waitNotReady(now, r.una, code)
 }
 
@@ -492,7 +497,7 @@ func (q *QP) expire(now int64) {
 	q.nic.stats.EarlyResends++
 	if r.resend.state == resendSuspect {
 		q.lossSeen(now)
-		q.goBack(now)
+		q.goBack(now, NoteEarly)
 		return
 	}
 	r.resend.probe, r.resend.state, r.resend.since, r.resend.upTo = true, resendProbed, now, r.nxt
@@ -527,7 +532,7 @@ func (q *QP) ackTimeout(now int64) {
 		return
 	}
 	q.lossSeen(now)
-	q.goBack(now)
+	q.goBack(now, NoteTimeout)
 }
 
 // putHost64 stores v as the program's 64-bit words are stored: its own byte order.

@@ -56,7 +56,9 @@ func (q *QP) sendRequests(now int64, tx *Tx) (more, full bool) {
 		}
 		last = roce.BTH(pkt)
 		q.left(now, len(pkt))
-		fresh = q.sent(now, w, n, cost)
+		if fresh = q.sent(now, w, n, cost); !fresh {
+			tx.noteSent(r.why)
+		}
 	}
 	if last != nil {
 		// Every burst ends with a request for an acknowledgement: windows move, and nothing stays
@@ -326,6 +328,7 @@ func (q *QP) sendProbe(tx *Tx) (b roce.BTH, full bool) {
 	}
 	r.resend.probe = false
 	q.countRetransmitted()
+	tx.noteSent(NoteProbe)
 	r.rtt.stop()
 	b = roce.BTH(pkt)
 	b.SetAckReq(true)

@@ -96,21 +96,27 @@ func (n *NIC) psnDiff(a, b roce.PSN) int32 {
 func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
+		q.note(NoteRefusing)
 		return
 	}
 	psn := p.BTH.PSN()
 	switch d := q.nic.psnDiff(psn, r.expected); {
 	case d > 0 && q.sel.on:
+		q.note(NoteKept)
 		q.keepRequest(p, psn)
 		return
 	case d > 0:
-		if !r.nakSent {
+		if r.nakSent {
+			q.note(NoteGapAgain)
+		} else {
+			q.note(NoteGap)
 			r.nakSent = true
 			q.refuse(roce.NAKSequence, r.expected)
 		}
 		return
 	case d < 0:
 		q.nic.stats.Duplicates++
+		q.note(NoteDuplicate)
 		if c := q.count; c != nil {
 			c.Duplicates++
 		}
@@ -156,6 +162,7 @@ func (q *QP) receiveInOrder(now int64, p *roce.Packet, psn roce.PSN) {
 	case roce.KindFlush:
 		q.receiveFlush(p)
 	default:
+		q.note(NoteOperation)
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: an operation that is not offered
 	}
 }
@@ -171,19 +178,25 @@ func (q *QP) opcodeFits(p *roce.Packet) bool {
 	}
 	if i.Middle || i.Last {
 		if q.resp.inMessage != kind {
+			q.note(NoteOrder)
 			return false
 		}
 	} else if q.resp.inMessage != noMessage {
+		q.note(NoteOrder)
 		return false
 	}
 	n := uint32(len(p.Payload))
+	fits := n <= mtu
 	switch {
 	case i.First || i.Middle:
-		return n == mtu
+		fits = n == mtu
 	case i.Last:
-		return n > 0 && n <= mtu
+		fits = n > 0 && n <= mtu
 	}
-	return n <= mtu
+	if !fits {
+		q.note(NoteMTU)
+	}
+	return fits
 }
 
 // accept moves the expected state behind a packet of a SEND or WRITE.
@@ -205,6 +218,7 @@ func (q *QP) receiveSend(p *roce.Packet) {
 	psn := p.BTH.PSN()
 	if uint64(len(p.Payload)) > s.room-uint64(s.used) {
 		// 9.7.4.1: more than the receive request's buffers hold
+		q.note(NoteTooLong)
 		e := q.refuseFatal(roce.NAKInvalidRequest)
 		e.recvErr, e.cqe.WRID = ring.StatusLocLenErr, s.wqe.WRID
 		return
@@ -212,6 +226,7 @@ func (q *QP) receiveSend(p *roce.Packet) {
 	mark := len(t.list.Segs)
 	if !q.walkIn(q.receivePD(), &t.list, s.wqe.SGE[:s.wqe.NumSGE], &s.cursor, s.used, p.Payload, AccessLocalWrite, uint32(psn)) {
 		t.list.Segs = t.list.Segs[:mark]
+		q.note(NoteLocal)
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocProtErr, s.wqe.WRID
 		return
@@ -219,6 +234,7 @@ func (q *QP) receiveSend(p *roce.Packet) {
 	if h := p.IETH(); h != nil && !q.invalidate(h.RKey()) {
 		// 9.4.1.1.3, 9.9.6.2: nothing that the key names may be invalidated from here.
 		t.list.Segs = t.list.Segs[:mark]
+		q.note(NoteInvalidate)
 		e := q.refuseFatal(roce.NAKRemoteAccess)
 		e.recvErr, e.cqe.WRID = ring.StatusRemInvReqErr, s.wqe.WRID
 		return
@@ -242,6 +258,7 @@ func (q *QP) takeReceive() bool {
 		return false
 	}
 	if !q.beginReceive() {
+		q.note(NoteLocal)
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, q.resp.recv.wqe.WRID
 		return false
@@ -278,6 +295,7 @@ func (q *QP) receiveWrite(p *roce.Packet) {
 			return
 		}
 	} else if n > r.left || p.Info.Last != (n == r.left) {
+		q.note(NoteLength)
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: more or less than the RETH announced
 		return
 	}
@@ -289,6 +307,7 @@ func (q *QP) receiveWrite(p *roce.Packet) {
 			if c := q.count; c != nil {
 				c.unknownKey(r.mr.key)
 			}
+			q.note(NoteKeyUnknown)
 			q.refuseAccess()
 			return
 		}
@@ -309,6 +328,7 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 	r, h := &q.resp, p.RETH()
 	length, n := h.Length(), uint32(len(p.Payload))
 	if length > q.nic.limits.MaxMsgSize || p.Info.Only && length != n || p.Info.First && length <= n {
+		q.note(NoteLength)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}
@@ -320,6 +340,7 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 		return true // 9.4.3: the key of a request without data is not checked
 	}
 	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
+		q.noteAccess(h.RKey(), AccessRemoteWrite)
 		q.refuseAccess()
 		return false
 	}
@@ -330,6 +351,7 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 // opcode that it does not know (9.7.4.1: a function not supported by this queue pair; 11.6.2: remote invalid request).
 func (q *QP) setUpFor(need Access) bool {
 	if need&^q.attr.AccessFlags != 0 {
+		q.note(NoteNoRight)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}
@@ -357,6 +379,7 @@ func (q *QP) loadImmReceive() bool {
 	w := &q.nic.transport.recvWQE
 	bad, err := q.peekReceive(w)
 	if bad || err != nil {
+		q.note(NoteLocal)
 		q.takeLoaded(w.WRID)
 		e := q.refuseFatal(roce.NAKRemoteOperational)
 		e.recvErr, e.cqe.WRID = ring.StatusLocQPOpErr, w.WRID
@@ -418,6 +441,7 @@ func (q *QP) receiveRead(p *roce.Packet) {
 		if c := q.count; c != nil && r.reads >= int(q.attr.MaxDestRDAtomic) {
 			c.TooManyReads++
 		}
+		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: too many outstanding
 		return
 	}
@@ -426,6 +450,7 @@ func (q *QP) receiveRead(p *roce.Packet) {
 	}
 	m, ok := q.readTarget(h)
 	if !ok {
+		q.noteAccess(h.RKey(), AccessRemoteRead)
 		q.refuseAccess()
 		return
 	}
@@ -457,6 +482,10 @@ func (q *QP) receiveAtomic(p *roce.Packet) {
 		if c := q.count; c != nil && r.reads >= int(q.attr.MaxDestRDAtomic) {
 			c.TooManyReads++
 		}
+		if h.VA()&7 != 0 {
+			q.note(NoteUnaligned)
+		}
+		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.4.5: the address is a multiple of 8
 		return
 	}
@@ -464,6 +493,7 @@ func (q *QP) receiveAtomic(p *roce.Packet) {
 		return
 	}
 	if !q.executeAtomic(p, h) {
+		q.noteAccess(h.RKey(), AccessRemoteAtomic)
 		q.refuseAccess()
 		return
 	}
@@ -562,6 +592,7 @@ func (q *QP) refuseNotReady() {
 	if c := q.count; c != nil && c.ReceivesTaken == 0 && q.srq == nil {
 		c.LateReceives++
 	}
+	q.note(NoteNoReceive)
 	q.resp.nakSent = true // what follows in flight is dropped until this packet comes again
 	q.refuse(roce.RNRSyndrome(q.attr.MinRNRTimer), q.resp.expected)
 }

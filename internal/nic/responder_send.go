@@ -101,6 +101,9 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 		if !ok {
 			return false, true
 		}
+		if p.duplicate {
+			tx.noteSent(NoteAnswered)
+		}
 		packets++
 		bytes += int(n)
 		if p.psn = p.psn.Add(1); p.psn == p.end {
@@ -112,6 +115,7 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 		if !q.sendAck(tx, r.nakPSN, r.nak) {
 			return false, true
 		}
+		tx.noteSent(NoteNAK)
 		r.nakDue = false
 		if !r.nakPSN.After(r.committed) {
 			return true, false // of a duplicate: an acknowledgement may be owed all the same

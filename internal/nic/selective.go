@@ -515,6 +515,7 @@ func (q *QP) sendRepairs(now int64, tx *Tx, b roce.BTH) (last roce.BTH, full boo
 		}
 		q.left(now, len(pkt))
 		q.countRetransmitted()
+		tx.noteSent(NoteSelective)
 		r.rtt.stop()
 		last = roce.BTH(pkt)
 	}

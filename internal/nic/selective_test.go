@@ -169,7 +169,7 @@ func TestLateResponsesLeaveTheWindowsRight(t *testing.T) {
 	w.drop = func(f frame) bool { return f.from == b.h }
 	a.post(remote(wr(1, ring.OpRead, a.sge(0, 8*1024)), b, 100_000))
 	w.settle()
-	a.q.goBack(w.now)
+	a.q.goBack(w.now, NoteTimeout)
 	for _, f := range w.log {
 		if f.from == b.h && f.psn >= 103 {
 			a.h.inject(a.pathFrom(b), f.data)

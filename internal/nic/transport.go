@@ -32,6 +32,7 @@ type transport struct {
 	planted            Planted
 	pace               PacePolicy
 
+	note           Note  // of the packet that is being received
 	unacknowledged int   // UD and UC packets in the batch being sent
 	carried        []*QP // they have carried out local operations behind transfers of that batch
 }

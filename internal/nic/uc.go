@@ -77,6 +77,7 @@ func (q *QP) unacknowledgedSent(now int64, b roce.BTH, dead bool) {
 func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
+		q.note(NoteRefusing)
 		return
 	}
 	psn := p.BTH.PSN()
@@ -90,6 +91,7 @@ func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 			q.dropMessage() // its end is missing
 		}
 	} else if !inOrder || r.inMessage == noMessage {
+		q.note(NoteLostMessage)
 		q.dropMessage()
 		return
 	}
@@ -132,6 +134,7 @@ func (q *QP) receiveUnacknowledgedSend(p *roce.Packet) {
 	r, t := &q.resp, &q.nic.transport
 	if p.Info.Starts() {
 		if !q.receivePosted() {
+			q.note(NoteNoReceive)
 			q.dropMessage()
 			return
 		}
@@ -142,6 +145,7 @@ func (q *QP) receiveUnacknowledgedSend(p *roce.Packet) {
 	}
 	s := r.recv
 	if uint64(len(p.Payload)) > s.room-uint64(s.used) {
+		q.note(NoteTooLong)
 		q.dropMessage()
 		return
 	}
@@ -171,15 +175,18 @@ func (q *QP) receiveUnacknowledgedWrite(p *roce.Packet) {
 			return
 		}
 	} else if n > r.left || p.Info.Last != (n == r.left) {
+		q.note(NoteLength)
 		q.dropMessage() // more or less than the RETH announced
 		return
 	}
 	if p.Info.HasImm && !q.receivePosted() {
+		q.note(NoteNoReceive)
 		q.dropMessage()
 		return
 	}
 	if n > 0 {
 		if r.mr.dead {
+			q.note(NoteKeyUnknown)
 			q.dropMessage()
 			return
 		}
@@ -206,16 +213,20 @@ func (q *QP) startUnacknowledgedWrite(p *roce.Packet) bool {
 	r, h := &q.resp, p.RETH()
 	length, n := h.Length(), uint32(len(p.Payload))
 	if length > q.nic.limits.MaxMsgSize || p.Info.Only && length != n || p.Info.First && length <= n {
+		q.note(NoteLength)
 		return false
 	}
 	if q.attr.AccessFlags&AccessRemoteWrite == 0 {
+		q.note(NoteNoRight)
 		return false
 	}
 	r.mr, r.va, r.left, r.total = nil, h.VA(), length, length
 	if length == 0 {
 		return true
 	}
-	r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
+	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
+		q.noteAccess(h.RKey(), AccessRemoteWrite)
+	}
 	return r.mr != nil
 }
 

@@ -127,12 +127,17 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	h := p.DETH()
 	if h.QKey() != q.attr.QKey {
 		s.BadQKey++
+		q.note(NoteQKey)
 		return
 	}
 	q.communicating()
 	r := &q.resp
 	w := &t.recvWQE
 	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || !q.receivePosted() {
+		if uint32(len(p.Payload)) > q.datagramMTU() {
+			q.note(NoteMTU)
+		}
+		q.note(NoteNoReceive)
 		s.UDDropped++
 		q.countDropped()
 		return
@@ -149,6 +154,7 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	}
 	length := roce.GRHSize + len(p.Payload)
 	if room < uint64(length) {
+		q.note(NoteTooLong)
 		s.UDDropped++
 		q.countDropped()
 		return
@@ -188,6 +194,7 @@ func packetType(p *roce.Path) uint8 {
 // receiveFailed fails the next receive, which is no good, and the queue pair (fault class A, 9.9.3).
 func (q *QP) receiveFailed(wrid uint64, status ring.Status) {
 	q.resp.refusing = true
+	q.note(NoteLocal)
 	e := q.effect(effectDatagramFailed)
 	e.cqe.WRID, e.recvErr = wrid, status
 }

@@ -159,6 +159,7 @@ func (q *QP) aim(p *roce.Packet) bool {
 	num := p.XRCETH().SRQ()
 	if q.resp.inMessage != noMessage {
 		if q.srq == nil || q.srq.num != num {
+			q.note(NoteOrder)
 			q.refuseFatal(roce.NAKInvalidRequest)
 			return false
 		}
@@ -169,6 +170,7 @@ func (q *QP) aim(p *roce.Packet) bool {
 	}
 	s := q.xrcd.srqs[num]
 	if s == nil || s.cq.overrun.Load() {
+		q.note(NoteNoSRQ)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}

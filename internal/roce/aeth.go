@@ -91,3 +91,28 @@ func CreditCode(n int) uint8 {
 	}
 	return 0
 }
+
+// String is the syndrome in the specification's words.
+func (s Syndrome) String() string {
+	switch s.Kind() {
+	case SyndromeACK:
+		return "ACK"
+	case SyndromeRNRNAK:
+		return "RNR NAK"
+	case SyndromeNAK:
+		switch s &^ 0x80 {
+		case NAKSequence:
+			return "PSN sequence error"
+		case NAKInvalidRequest:
+			return "invalid request"
+		case NAKRemoteAccess:
+			return "remote access error"
+		case NAKRemoteOperational:
+			return "remote operational error"
+		case NAKInvalidRDRequest:
+			return "invalid RD request"
+		}
+	}
+	const hex = "0123456789abcdef"
+	return "reserved syndrome 0x" + string([]byte{hex[s>>4], hex[s&15]})
+}

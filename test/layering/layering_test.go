@@ -52,6 +52,7 @@ var mayImport = map[string][]string{
 	"internal/pipewatch": {},
 	"internal/doctor":    {"internal/netdev", "internal/roce"},
 	"internal/control":   {},
+	"internal/explain":   {"internal/roce"},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm", "internal/rdmanl", "internal/pipewatch"}, vocabulary...),
 	"internal/cma": {"verbs", "internal/device", "internal/ibcm", "internal/nic", "internal/roce"},
@@ -70,7 +71,7 @@ var unlayered = []string{"cmd", "internal/perf", "internal/testnet", "test", "to
 // given, so that one seed replays one run. They know no clock, no system, no
 // other goroutine and no randomness but what they are handed.
 var pure = []string{"internal/nic", "internal/ibcm", "internal/roce", "internal/ring", "internal/hostmem",
-	"internal/fault", "internal/rdmanl"}
+	"internal/fault", "internal/rdmanl", "internal/explain"}
 
 // impure are the imports that pure packages must not have; a "/..." covers everything below.
 var impure = []string{"net", "net/http/...", "os/...", "os", "sync", "syscall", "runtime", "runtime/...", "context",

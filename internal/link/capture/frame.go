@@ -108,6 +108,6 @@ func (f *File) record(iface uint32, nanos int64, direction uint32, srcPort uint1
 		}
 		start := f.beginPacket(iface, nanos, frameSize(&path, n))
 		f.buf = appendFrame(f.buf, &path, p.Data[:n], p.Corrupt)
-		f.endPacket(start, direction)
+		f.endPacket(start, direction, "")
 	}
 }

@@ -12,13 +12,16 @@ import (
 const (
 	blockSection   = 0x0a0d0d0a
 	blockInterface = 1
+	blockStats     = 5 // interface statistics block
 	blockPacket    = 6 // enhanced packet block
 
 	byteOrderMagic = 0x1a2b3c4d
 	linkTypeEther  = 1
 
 	optEnd             = 0
+	optComment         = 1 // opt_comment
 	optInterfaceName   = 2 // if_name
+	optMissing         = 5 // isb_ifdrop
 	optResolution      = 9 // if_tsresol
 	optPacketFlags     = 2 // epb_flags
 	optUserApplication = 4 // shb_userappl
@@ -28,6 +31,8 @@ const (
 	inbound  = 1 // epb_flags, bits 0-1
 	outbound = 2
 )
+
+const maxComment = 1024
 
 const (
 	bufferSize = 512 << 10
@@ -44,6 +49,8 @@ type File struct {
 	closer     io.Closer
 	buf        []byte
 	interfaces uint32
+	stream     *stream // nil: the file is written to by whoever fills the buffer
+	missing    uint64  // packets that found no room in the stream's buffer
 	flusher    *time.Timer
 	armed      bool // flusher will run
 	closed     bool
@@ -111,8 +118,11 @@ func (f *File) beginPacket(iface uint32, nanos int64, frame int) int {
 	return start
 }
 
-func (f *File) endPacket(start int, direction uint32) {
+func (f *File) endPacket(start int, direction uint32, comment string) {
 	f.pad()
+	if comment != "" {
+		f.option(optComment, comment[:min(len(comment), maxComment)])
+	}
 	f.u16(optPacketFlags)
 	f.u16(4)
 	f.u32(direction)
@@ -154,6 +164,12 @@ func (f *File) pad() {
 
 // written flushes a full buffer now and any other soon.
 func (f *File) written() {
+	if f.stream != nil {
+		if len(f.buf) >= flushAt {
+			f.stream.tell()
+		}
+		return
+	}
 	if len(f.buf) >= flushAt {
 		f.flush()
 	}
@@ -183,7 +199,9 @@ func (f *File) flush() {
 func (f *File) Flush() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.flush()
+	if f.stream == nil {
+		f.flush()
+	}
 	return f.err
 }
 
@@ -194,6 +212,10 @@ func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
+		return f.err
+	}
+	if f.stream != nil {
+		f.closeStream()
 		return f.err
 	}
 	f.flush()

@@ -31,7 +31,8 @@ type Plain struct {
 	// lent are the datagrams that Recv handed out last.
 	lent     []*datagram
 	counters counters
-	closed   atomic.Bool
+	refuser
+	closed atomic.Bool
 }
 
 var _ link.Link = (*Plain)(nil)

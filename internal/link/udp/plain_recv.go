@@ -194,9 +194,11 @@ func (l *Plain) check(d *datagram) bool {
 	switch {
 	case d.n < minPacket || d.n > roce.MaxPacketSize || d.path.Src.Is4() != d.path.Dst.Is4():
 		c.malformed.Add(1)
+		l.refuse(&d.path, d.data[:d.n], false)
 		return false
 	case !l.idents.verifyLone(&d.path, d.data[:d.n]):
 		c.badICRC.Add(1)
+		l.refuse(&d.path, d.data[:d.n], true)
 		return false
 	}
 	c.received.Add(1)

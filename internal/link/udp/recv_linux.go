@@ -137,8 +137,10 @@ func (l *Link) take(pkts []link.Packet) int {
 		switch {
 		case len(data) < minPacket || d.cut || !d.path.Dst.IsValid() || !d.path.Src.IsValid():
 			malformed++
+			l.refuse(&d.path, data, false)
 		case !r.check(data):
 			bad++
+			l.refuse(&d.path, data, true)
 		default:
 			end := len(data) - roce.ICRCSize
 			pkts[n] = link.Packet{Path: d.path, Data: data[:end:end]}

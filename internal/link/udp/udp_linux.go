@@ -32,6 +32,7 @@ type Link struct {
 	groupPoll int // an epoll of groupSockets
 
 	counters counters
+	refuser
 
 	mu           sync.Mutex
 	closed       bool      // guards the descriptors against Stats
