@@ -466,12 +466,16 @@ func (a *Analyzer) rest(f *flow, add adder) {
 	}
 	var texts []string
 	for t := range f.comments {
-		if strings.HasPrefix(t, "dropped") || strings.HasPrefix(t, "refused") || strings.HasPrefix(t, "not accepted") {
+		if strings.HasPrefix(t, "retransmitted") || strings.HasPrefix(t, "dropped") || strings.HasPrefix(t, "refused") || strings.HasPrefix(t, "not accepted") {
 			texts = append(texts, t)
 		}
 	}
 	slices.Sort(texts)
 	for _, t := range texts {
-		add(CodeNIC, Warning, f.comments[t], fmt.Sprintf("The NIC that captured says of %s: %s.", plural(f.comments[t].count, "packet"), t), "")
+		severity := Warning
+		if strings.HasPrefix(t, "retransmitted") { // what else is found says the same; this is why
+			severity = Info
+		}
+		add(CodeNIC, severity, f.comments[t], fmt.Sprintf("The NIC that captured says of %s: %s.", plural(f.comments[t].count, "packet"), t), "")
 	}
 }
