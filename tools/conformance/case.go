@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -50,6 +51,8 @@ type testCase struct {
 	wrap    []string
 	timeout time.Duration
 	check   func(*outcome) error
+	// do, if not nil, runs the case, in place of starting server and client; these then only say what it runs.
+	do func(context.Context, *runner, *testCase) *outcome
 	// limit, if not nil, says that the case may fail, and how: for want of what the tool, its provider or every
 	// device of this kind lacks.
 	limit *limit
@@ -66,7 +69,13 @@ type limit struct {
 	kernel bool
 	// instead is a smaller command of the kind, with server and client alike, for the kernel in its slow machine.
 	instead string
+	// script, if set, is given to the kernel's machine in place of a command: it fails, and shows what says, if the kernel does.
+	script string
+	extra  []string // files that it needs in /bin
 }
+
+// statusOf is what the exit code of a client looks like to the pattern of a limit.
+func statusOf(code int) string { return fmt.Sprintf("client status %d", code) }
 
 // need is what a case cannot do without. missing returns "" or why the case is skipped.
 type need struct {
