@@ -80,6 +80,7 @@ func cmCases() (cases []testCase) {
 	cases = append(cases, cmPerftestCases()...)
 	cases = append(cases, cmOtherCases()...)
 	cases = append(cases, cmLifeCases()...)
+	cases = append(cases, cmNetworkCases()...)
 
 	return cases
 }
