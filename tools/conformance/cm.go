@@ -81,8 +81,7 @@ func cmCases() (cases []testCase) {
 	cases = append(cases, cmOtherCases()...)
 	cases = append(cases, cmLifeCases()...)
 	cases = append(cases, cmNetworkCases()...)
-
-	return cases
+	return append(cases, withoutCases()...)
 }
 
 // cmLimits are what the provider or the tool cannot do on RoCE.
@@ -187,7 +186,7 @@ func cmPerftestCases() (cases []testCase) {
 
 func cmOtherCases() (cases []testCase) {
 	for _, test := range []string{"rc_lat", "rc_bw", "rc_bi_bw", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_bw", "rc_rdma_write_lat", "rc_rdma_write_poll_lat",
-		"rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add", "ud_lat", "ud_bw", "ud_bi_bw"} {
+		"rc_compare_swap_mr", "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"} {
 		c := cmPair("qperf/"+test, oneNIC, "qperf", "qperf "+serverAddress+" -t 1 -cm 1 "+test)
 		// Its server names the port to its client before it listens there: "Event rejected" is for those who come between.
 		c.port, c.serverStays, c.check, c.timeout = qperfPort, true, clientShows(`(bw|latency|msg_rate) +=  *[\d.]+`), 20*time.Second

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,7 +113,45 @@ func killedCases() (cases []testCase) {
 		func(server, _ *process) error { return killAll(server) }, ofClient).timeout = time.Minute
 	add("run_of_rstream_server", twoNICs, "rstream -S 65536 -C 1000000", "rstream -S 65536 -C 1000000 -s "+addrHere, "", ``,
 		func(server, _ *process) error { return killAll(server) }, ofClient).timeout = time.Minute
-	return cases
+	front := testCase{id: "cm/killed/rnic_run", server: []string{"rping", "ib_write_bw -R", "ib_send_bw -R -e: rnic run killed, 20 times"}, timeout: 2 * time.Minute,
+		needs: []need{installed("rping"), installed("ib_write_bw")}}
+	front.do = func(ctx context.Context, r *runner, c *testCase) *outcome { return r.frontKilled(ctx, c, 20) }
+	return append(cases, front)
+}
+
+// frontKilled kills rnic run, which the user has started, while its programs are at work: everything that it had started must go too, also
+// what is of a session of its own.
+func (r *runner) frontKilled(ctx context.Context, c *testCase, rounds int) *outcome {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	o := &outcome{}
+	pairs := []string{
+		"setsid rping -s & sleep 0.4; exec rping -c -v -a 127.0.0.1",
+		"ib_write_bw -R -F -D 100 & sleep 0.4; exec ib_write_bw -R -F -D 100 127.0.0.1",
+		"ib_send_bw -R -F -e -n 10000000 & sleep 0.4; exec ib_send_bw -R -F -e -n 10000000 127.0.0.1",
+	}
+	for i := range rounds {
+		run := start(ctx, r.rnicRun(c, nil, "sh", "-c", pairs[i%len(pairs)]))
+		time.Sleep(500*time.Millisecond + time.Duration(i)*40*time.Millisecond)
+		all := descendants(run.cmd.Process.Pid)
+		_ = syscall.Kill(run.cmd.Process.Pid, syscall.SIGKILL)
+		for alive := all; len(alive) > 0; time.Sleep(20 * time.Millisecond) {
+			alive = slices.DeleteFunc(alive, func(pid int) bool { return !living(pid) })
+			if ctx.Err() != nil {
+				o.Problem = fmt.Sprintf("round %d (%s): processes %v have not ended", i, pairs[i%len(pairs)], alive)
+				return o
+			}
+		}
+		<-run.ended
+	}
+	return o
+}
+
+// living tells whether there is a process that is not only waited for.
+func living(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return err == nil && !strings.HasPrefix(rest, "Z")
 }
 
 // killed starts both programs, waits until the client has written what says that it is at work, or for two seconds, kills, and waits for the
