@@ -126,7 +126,7 @@ func rsocketCases() (cases []testCase) {
 	parallel := cmPair("iperf3/rsockets_-P_4", oneNIC, "iperf3 -s -1", "iperf3 -c 127.0.0.1 -t 2 -P 4")
 	parallel.env, parallel.again, parallel.check, parallel.timeout = iperf.env, iperf.again, iperf.check, 10*time.Second
 	parallel.limit = &limit{says: `not ended after|client status [1-9]`, kernel: true, extra: []string{rsocketPreload, iperf3},
-		script: "export LD_PRELOAD=/bin/librspreload.so; timeout 20 iperf3 -s -1 & sleep 2; timeout 15 iperf3 -c " + guest.GuestAddress + " -t 2 -P 4; c=$?; echo client status $c; exit $c",
+		script: "p=/bin/librspreload.so; LD_PRELOAD=$p timeout 20 iperf3 -s -1 & sleep 2; LD_PRELOAD=$p timeout 15 iperf3 -c " + guest.GuestAddress + " -t 2 -P 4; c=$?; echo client status $c; exit $c",
 		reason: "iperf3's server closes one stream after the other, and waits in rclose of the first while its client waits for the server's results"}
 	return append(cases, copied, iperf, reverse, parallel)
 }
