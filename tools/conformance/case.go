@@ -41,6 +41,8 @@ type testCase struct {
 	// that comes up between many connections of one client sees only some of them.
 	again string
 	after time.Duration
+	// againAnyway: the client ends with status 0 even then.
+	againAnyway bool
 	// serverStays: the server goes on when the client has ended, and is then ended with SIGTERM.
 	serverStays bool
 	// until ends a program that never ends by itself, with SIGTERM, once it has written this.

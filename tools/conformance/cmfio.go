@@ -23,7 +23,6 @@ func fioCases() (cases []testCase) {
 					receives = "512"
 				}
 				c := fioPair("fio/"+verb+"/depth_"+depth, oneNIC, verb, depth, receives)
-				c.short = verb == "send" && depth == "8"
 				if lossy {
 					c = fioPair("fio/"+verb+"/depth_"+depth+"/loss", twoNICs, verb, depth, receives)
 					c.run = []string{"--fault", "drop=1%,seed=5"}
@@ -49,11 +48,11 @@ func noRNRRetries() *limit {
 
 // fioPair is one case; 512 blocks of 4 KiB.
 func fioPair(id string, l layout, verb, depth, receives string) testCase {
-	const blocks = " --thread --ioengine=rdma --port=5500 --bs=4k --size=2m --verify=crc32c"
+	const blocks = " --thread --ioengine=rdma --port=5500 --bs=4k --size=2m --verify=crc32c --verify_state_save=0"
 	remote := map[string]string{"write": "write", "read": "read", "send": "recv"}[verb]
 	c := cmPair(id, l, fmt.Sprintf("fio --name=server%s --rw=read --verb=%s --iodepth=%s", blocks, remote, receives),
 		fmt.Sprintf("fio --name=client%s --do_verify=0 --rw=write --verb=%s --iodepth=%s --hostname=%s", blocks, verb, depth, serverAddress))
-	c.limit = noRNRRetries()
+	c.limit, c.againAnyway = noRNRRetries(), true
 	// A client that is too early is started again, but it leaves a server that has heard half of it.
 	c.again, c.after, c.check = `Connection refused|connect fail|REJECTED|UNREACHABLE`, time.Second, all(clientShows(`err= 0`, `WRITE: bw=`), func(o *outcome) error {
 		if !strings.Contains(o.Server.Out, "err= 0") || strings.Contains(o.all(), "verify:") {

@@ -112,7 +112,7 @@ func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	if c.layout == twoNICs {
 		address = addrHere
 	}
-	p := plan{Server: r.expand(c.server, address), Client: r.expand(c.client, address), Port: c.port, ServerStays: c.serverStays, Again: c.again, After: c.after, Until: c.until, Timeout: c.timeout}
+	p := plan{Server: r.expand(c.server, address), Client: r.expand(c.client, address), Port: c.port, ServerStays: c.serverStays, Again: c.again, AgainAnyway: c.againAnyway, After: c.after, Until: c.until, Timeout: c.timeout}
 	if c.env != nil {
 		p.Server = slices.Concat([]string{"env"}, r.expand(c.env, address), p.Server)
 		if len(p.Client) > 0 {
