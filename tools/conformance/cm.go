@@ -25,7 +25,7 @@ const (
 // wait for, so the client is started again until the server is there.
 func cmPair(id string, l layout, server, client string) testCase {
 	return testCase{id: "cm/" + id, layout: l, server: strings.Fields(server), client: strings.Fields(client), again: notThere, after: 300 * time.Millisecond,
-		needs: []need{installed(strings.Fields(client)[0])}, timeout: 30 * time.Second}
+		needs: []need{installed(strings.Fields(client)[0])}, timeout: time.Minute}
 }
 
 // places are the addresses and layouts that each program connects over.

@@ -32,7 +32,7 @@ func fioCases() (cases []testCase) {
 		}
 	}
 	equal := fioPair("fio/send/depth_1_limit", oneNIC, "send", "1", "1")
-	equal.timeout = 15 * time.Second
+	equal.timeout = 30 * time.Second
 	return append(cases, equal)
 }
 
