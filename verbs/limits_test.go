@@ -12,14 +12,14 @@ func TestLimits(t *testing.T) {
 	dev := get(verbs.NewDevice(verbs.DeviceConfig{Local: true}))
 	defer dev.Close()
 	l := dev.Limits()
-	if l.MaxInline != 512 || l.MaxSGE != 32 || l.MaxQPWR < 4096 || l.MaxCQE != 65535 || l.MaxMsgSize != 1<<30 {
+	if l.MaxInline != 512 || l.MaxSGE != 32 || l.MaxQPWR < 4096 || l.MaxCQE != 524287 || l.MaxMsgSize != 1<<30 {
 		t.Fatalf("limits %+v", l)
 	}
 	ctx := dev.Open()
 	pd := get(ctx.AllocPD())
-	sends, recvs := get(ctx.CreateCQ(65535)), get(ctx.CreateCQ(65535))
-	if _, err := ctx.CreateCQ(65536); err == nil {
-		t.Error("a completion queue of 65536 entries can be made")
+	sends, recvs := get(ctx.CreateCQ(524287)), get(ctx.CreateCQ(524287))
+	if _, err := ctx.CreateCQ(524288); err == nil {
+		t.Error("a completion queue of 524288 entries can be made")
 	}
 	mr := get(pd.AllocMR(1<<20, verbs.AccessLocalWrite))
 	cfg := verbs.QPConfig{SendCQ: sends, RecvCQ: recvs, MaxSend: 4096, MaxRecv: 4096, MaxSendSGE: 32, MaxRecvSGE: 32, MaxInline: 512}

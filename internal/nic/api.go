@@ -65,7 +65,7 @@ type Limits struct {
 // DefaultLimits are the NIC's own.
 func DefaultLimits() Limits {
 	return Limits{MaxQP: 1 << 17, MaxCQ: 1 << 17, MaxMR: 1 << 19, MaxMW: 1 << 19, MaxPD: 1 << 17, MaxAH: 1 << 17,
-		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 65535, MaxMsgSize: 1 << 30, MaxRDAtomic: 128,
+		MaxSRQ: 1 << 17, MaxSRQWR: 32767, MaxQPWR: 16383, MaxSGE: 32, MaxInline: 512, MaxCQE: 1<<19 - 1, MaxMsgSize: 1 << 30, MaxRDAtomic: 128,
 		MaxMulticastGroups: 8192, MaxMulticastMembers: 1 << 10}
 }
 

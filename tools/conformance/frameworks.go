@@ -136,12 +136,18 @@ func compiled(compiler, program string) need {
 		if matches, _ := filepath.Glob(target); matches != nil {
 			return ""
 		}
-		if _, err := exec.LookPath(compiler); err != nil {
-			return compiler + " is not installed: scripts/packages.sh conformance"
-		}
-		if out, err := exec.Command(compiler, "-O1", "-Wall", "-o", target, "tools/conformance/testdata/mpicheck.c").CombinedOutput(); err != nil {
-			return fmt.Sprintf("%s: %v: %s", compiler, err, tail(string(out)))
-		}
-		return ""
+		return compile(compiler, target, "tools/conformance/testdata/mpicheck.c")
 	}}
+}
+
+// compile builds a program, and returns why it cannot.
+func compile(compiler, target, source string, libraries ...string) string {
+	if _, err := exec.LookPath(compiler); err != nil {
+		return compiler + " is not installed: scripts/packages.sh conformance"
+	}
+	args := append([]string{"-O1", "-Wall", "-o", target, source}, libraries...)
+	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
+		return fmt.Sprintf("%s: %v: %s", compiler, err, tail(string(out)))
+	}
+	return ""
 }

@@ -21,6 +21,13 @@ type kernelPeer struct {
 	dir     string
 	version string
 	err     error // why it is not there
+	said    map[string]answer
+}
+
+// answer is what the kernel's machine has said to a script.
+type answer struct {
+	out string
+	err error
 }
 
 // kernelPrograms are those of the cases that go to the kernel too.
@@ -29,8 +36,14 @@ func kernelPrograms(cases []testCase) (paths []string) {
 		if c.limit == nil || !c.limit.kernel {
 			continue
 		}
-		if path, err := exec.LookPath(c.server[0]); err == nil && !slices.Contains(paths, path) {
-			paths = append(paths, path)
+		wanted := c.limit.extra
+		if path, err := exec.LookPath(c.server[0]); err == nil {
+			wanted = append([]string{path}, wanted...)
+		}
+		for _, path := range wanted {
+			if _, err := os.Stat(path); err == nil && !slices.Contains(paths, path) {
+				paths = append(paths, path)
+			}
 		}
 	}
 	return paths
@@ -56,7 +69,7 @@ func (r *runner) peer(ctx context.Context) *kernelPeer {
 	if r.kernel != nil {
 		return r.kernel
 	}
-	k := &kernelPeer{}
+	k := &kernelPeer{said: map[string]answer{}}
 	r.kernel = k
 	if k.err = guest.Available(); k.err != nil {
 		return k
@@ -96,14 +109,13 @@ func (r *runner) beside(ctx context.Context, c *testCase, reason string) (status
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	script := strings.Join(c.server, " ")
-	if c.limit.instead != "" {
-		script = pairInGuest(c.limit.instead, c.limit.instead+" 127.0.0.1")
-	} else if len(c.client) > 0 {
-		client := strings.ReplaceAll(strings.Join(c.client, " "), serverAddress, "127.0.0.1")
-		script = pairInGuest(script, client)
+	script := c.inGuest()
+	said, known := k.said[script]
+	if !known {
+		said.out, said.err = k.machine.Run(ctx, script)
+		k.said[script] = said
 	}
-	out, err := k.machine.Run(ctx, script)
+	out, err := said.out, said.err
 	var exit *guest.ExitError
 	switch says := c.limit.pattern().FindString(out); {
 	case err == nil:
@@ -120,7 +132,21 @@ func (r *runner) beside(ctx context.Context, c *testCase, reason string) (status
 	return limited, fmt.Sprintf("%s; the rxe of kernel %s: %s", reason, k.version, same)
 }
 
+// inGuest is the script that asks the kernel's Soft-RoCE.
+func (c *testCase) inGuest() string {
+	switch server := strings.Join(c.server, " "); {
+	case c.limit.script != "":
+		return c.limit.script
+	case c.limit.instead != "":
+		return pairInGuest(c.limit.instead, c.limit.instead+" 127.0.0.1")
+	case len(c.client) > 0:
+		return pairInGuest(server, strings.ReplaceAll(strings.Join(c.client, " "), serverAddress, "127.0.0.1"))
+	default:
+		return server
+	}
+}
+
 // pairInGuest is a script that ends with the client's status, and with 143 if that did not end in half a minute.
 func pairInGuest(server, client string) string {
-	return fmt.Sprintf("%s & s=$!; sleep 2; timeout 30 %s; c=$?; kill $s 2>/dev/null; exit $c", server, client)
+	return fmt.Sprintf("%s & s=$!; sleep 2; timeout 30 %s; c=$?; kill $s 2>/dev/null; echo client status $c; exit $c", server, client)
 }

@@ -82,6 +82,25 @@ func makeNetwork() (*other, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("making mounts private: %w", err)
 	}
+	o, err := holdNamespace()
+	if err != nil {
+		return nil, err
+	}
+	enter := "nsenter --net=" + o.path + " "
+	commands := "ip link set lo up\nip link add " + vethHere + " type veth peer name " + vethThere + "\n" +
+		fmt.Sprintf("ip link set %s netns %d\n", vethThere, o.holder.Process.Pid) +
+		side("", vethHere, addrHere, addr6Here) + enter + "ip link set lo up\n" + side(enter, vethThere, addrThere, addr6There)
+	// The system's own directories are of another namespace than this one's.
+	commands += "mount -t sysfs sysfs /sys 2>/dev/null || true\n"
+	out, err := exec.Command("sh", "-ec", commands).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("making the network of the tests: %w\n%s", err, out)
+	}
+	return o, nil
+}
+
+// holdNamespace makes a network namespace with nothing in it.
+func holdNamespace() (*other, error) {
 	o := &other{holder: exec.Command("unshare", "-n", "sh", "-c", "echo ready; read line")}
 	input, err := o.holder.StdinPipe()
 	if err != nil {
@@ -99,16 +118,6 @@ func makeNetwork() (*other, error) {
 		return nil, fmt.Errorf("making a network namespace: %w", err)
 	}
 	o.path = fmt.Sprintf("/proc/%d/ns/net", o.holder.Process.Pid)
-	enter := "nsenter --net=" + o.path + " "
-	commands := "ip link set lo up\nip link add " + vethHere + " type veth peer name " + vethThere + "\n" +
-		fmt.Sprintf("ip link set %s netns %d\n", vethThere, o.holder.Process.Pid) +
-		side("", vethHere, addrHere, addr6Here) + enter + "ip link set lo up\n" + side(enter, vethThere, addrThere, addr6There)
-	// The system's own directories are of another namespace than this one's.
-	commands += "mount -t sysfs sysfs /sys 2>/dev/null || true\n"
-	out, err := exec.Command("sh", "-ec", commands).CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("making the network of the tests: %w\n%s", err, out)
-	}
 	return o, nil
 }
 

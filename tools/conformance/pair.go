@@ -21,6 +21,7 @@ type plan struct {
 	ServerStays    bool
 	Until          string
 	Again          string
+	AgainAnyway    bool
 	After          time.Duration
 	Timeout        time.Duration
 }
@@ -91,7 +92,7 @@ const readiness = 5 * time.Second
 
 // early tells whether a client that has ended was there before its server.
 func (p *plan) early(client *process) bool {
-	return p.Again != "" && client.code() != 0 && regexp.MustCompile(p.Again).MatchString(client.out.String())
+	return p.Again != "" && (client.code() != 0 || p.AgainAnyway) && regexp.MustCompile(p.Again).MatchString(client.out.String())
 }
 
 // await waits until the first process has ended, or has written what ends it, and returns what went wrong.

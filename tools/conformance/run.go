@@ -42,6 +42,9 @@ func newRunner(rnic, dir string) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err = adoptOrphans(); err != nil {
+		return nil, err
+	}
 	r.other, err = makeNetwork()
 	return r, err
 }
@@ -97,6 +100,8 @@ func (r *runner) rnicRun(c *testCase, options []string, program ...string) []str
 
 // run runs a case once.
 func (r *runner) run(ctx context.Context, c *testCase) *outcome {
+	before := children()
+	defer func() { endOrphans(before) }()
 	emptyDir(r.scratch)
 	r.awaitQuiet(ctx)
 	if err := makeFiles(r.scratch, c.files); err != nil {
@@ -107,7 +112,7 @@ func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 	if c.layout == twoNICs {
 		address = addrHere
 	}
-	p := plan{Server: r.expand(c.server, address), Client: r.expand(c.client, address), Port: c.port, ServerStays: c.serverStays, Again: c.again, After: c.after, Until: c.until, Timeout: c.timeout}
+	p := plan{Server: r.expand(c.server, address), Client: r.expand(c.client, address), Port: c.port, ServerStays: c.serverStays, Again: c.again, AgainAnyway: c.againAnyway, After: c.after, Until: c.until, Timeout: c.timeout}
 	if c.env != nil {
 		p.Server = slices.Concat([]string{"env"}, r.expand(c.env, address), p.Server)
 		if len(p.Client) > 0 {
@@ -120,6 +125,11 @@ func (r *runner) run(ctx context.Context, c *testCase) *outcome {
 		defer cmd.Wait()
 	}
 	var o *outcome
+	if c.do != nil {
+		o = c.do(ctx, r, c)
+		o.Seconds, o.Case, o.scratch = time.Since(begin).Seconds(), c, r.scratch
+		return o
+	}
 	switch c.layout {
 	case oneNIC:
 		o = r.inOneRun(ctx, c, &p)
@@ -244,7 +254,7 @@ func (r *runner) judge(ctx context.Context, c *testCase, o *outcome) (status, st
 	if c.limit == nil {
 		return failed, err.Error()
 	}
-	says := c.limit.pattern().FindString(o.all() + o.Problem)
+	says := c.limit.pattern().FindString(o.all() + o.Problem + "\n" + statusOf(o.Client.Code) + "\n")
 	if says == "" {
 		return failed, "it fails, but not as expected: " + tail(o.all()) + o.Problem
 	}
