@@ -35,7 +35,6 @@ type seen struct {
 
 // storm is what Check remembers of the unit's counters.
 type storm struct {
-	at                 int64
 	tx, resent, rnrs   uint64
 	repeats, notReady  int
 	saidRepeats, saidN bool
