@@ -157,6 +157,9 @@ func (o *ownNIC) close() {
 	if o.drv != nil {
 		o.drv.Close()
 	}
+	if o.mgr != nil {
+		o.mgr.Settle() // peers have heard of the last disconnections
+	}
 	if o.dev != nil {
 		o.dev.Close()
 	}
