@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // supervise makes the run's NICs, or joins those that other runs have, and serves the program's calls until it has
 // ended. NICs of this process stay for as long as another run uses them.
 func supervise(s *sandbox.Supervisor, c *runConfig) error {
-	r := &supervised{s: s, c: c}
+	r := &supervised{s: s, c: c, name: rand.Text()}
 	err := r.open()
 	if err == nil {
 		err = s.Serve()
@@ -34,6 +35,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 type supervised struct {
 	s      *sandbox.Supervisor
 	c      *runConfig
+	name   string // that no other run has
 	trace  *os.File
 	watch  uverbs.Watch
 	own    []*ownNIC
@@ -157,6 +159,7 @@ func (n *nicConfig) choose() (string, error) {
 // joinRequest is what a run tells the NIC's process.
 type joinRequest struct {
 	NIC              nicConfig
+	Run              string // the run, whichever of its NICs it is about
 	Index            int
 	Verbose, NoIoctl bool
 
@@ -165,7 +168,7 @@ type joinRequest struct {
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{NIC: *n, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+	blob, err := json.Marshal(joinRequest{NIC: *n, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
 		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err

@@ -24,8 +24,9 @@ type ownNIC struct {
 	drv  *uverbs.Driver // this run's
 	host *join.Host
 
-	index int // among the run's NICs
-	mgr   *cma.Manager
+	index  int // among the run's NICs
+	mgr    *cma.Manager
+	scopes *scopes // of runs that join
 }
 
 // make makes the NIC, unless another run is doing so: join.ErrTaken.
@@ -112,9 +113,10 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := joinedFront{Driver: drv}
+	f := joinedFront{Driver: drv, leave: o.scopes.enter(q.Run, o.dev)}
 	if q.Index == 0 {
-		if f.cm, err = newCM(o.mgr, r, r, q.Verbose, say); err != nil {
+		if f.cm, err = newCM(o.mgr, o.scopes.of(q.Run), r, r, q.Verbose, say); err != nil {
+			f.leave()
 			drv.Close()
 			return nil, err
 		}

@@ -27,6 +27,8 @@ var le = binary.LittleEndian
 type Config struct {
 	// Logf, if set, is told why commands failed. Trace, if set, of every command, its answer and every event in words.
 	Logf, Trace func(format string, args ...any)
+	// Scope is of the NICs that the run has; nil: all of the manager's.
+	Scope *cma.Scope
 }
 
 // Tree is what the Driver needs of the sandbox to build its files.
