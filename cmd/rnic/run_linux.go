@@ -177,8 +177,8 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	if r.trace != nil {
 		q.Files = append(q.Files, r.trace)
 	}
-	if f, ok := r.watch.JSON.(*os.File); ok && r.c.JSON.Path != "" {
-		q.Files = append(q.Files, f)
+	if f, ok := r.watch.JSON.(*patientFile); ok && r.c.JSON.Path != "" {
+		q.Files = append(q.Files, f.File)
 	}
 	g, err := join.Dial(key, q, r.s)
 	if err != nil {

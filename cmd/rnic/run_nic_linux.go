@@ -57,7 +57,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	}
 	var trace io.Writer
 	if r.trace != nil {
-		trace = r.trace
+		trace = patientTrace(r.trace)
 	}
 	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
@@ -139,7 +139,7 @@ func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
 		if trace = next(); trace == nil {
 			return errors.New("no file for --trace was passed")
 		}
-		cfg.Trace = trace
+		cfg.Trace = patientTrace(trace)
 	}
 	switch {
 	case !q.JSON:
@@ -149,7 +149,7 @@ func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
 		if out = next(); out == nil {
 			return errors.New("no file for --json was passed")
 		}
-		cfg.Watch.JSON = out
+		cfg.Watch.JSON = patientJSON(out)
 	}
 	return nil
 }
