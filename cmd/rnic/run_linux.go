@@ -130,7 +130,9 @@ func (r *supervised) attach(index int) error {
 			return err
 		}
 		if time.Since(begin) > patience {
-			return fmt.Errorf("NIC %s: another run is about to start or end it, for %v now: %w", n.key(), patience, err)
+			return fmt.Errorf("NIC %s: another run is about to start or end it, for %v now, or a process that is no run of yours holds its name "+
+				"(it is in /proc/net/unix, as @rnic/%d/%s; as root, ss -xap names the process): end that, or use another address, as --addr 127.0.0.2: %w",
+				n.key(), patience, os.Geteuid(), n.key(), err)
 		}
 	}
 }
