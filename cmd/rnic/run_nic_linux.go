@@ -41,6 +41,10 @@ func (r *supervised) make(n *nicConfig, index int) error {
 		return err
 	}
 	r.own = append(r.own, o)
+	if r.reach == nil {
+		r.reach = reach(r.c.Command)
+	}
+	r.reach.add(o.dev)
 	r.devices = append(r.devices, o.drv)
 	return nil
 }
@@ -52,7 +56,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 		policy.Congestion = nic.CongestionDCQCN
 	}
 	if o.dev, err = device.New(device.Config{Policy: policy, Name: n.Name, Interface: n.Interface, Addrs: n.Addrs, MTU: n.MTU, Units: n.Units,
-		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture}); err != nil {
+		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture, Report: selfReport(n.Name)}); err != nil {
 		return o.explain(err)
 	}
 	var trace io.Writer
@@ -61,6 +65,11 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	}
 	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
+}
+
+// selfReport says what a NIC has found wrong with itself.
+func selfReport(name string) func(string) {
+	return func(what string) { logf("%s: self-check: %s", name, what) }
 }
 
 // explain adds, where addresses are in use, which NICs of this user have them.

@@ -264,6 +264,7 @@ func (l *serviceListener) find(dst netip.Addr, d *device.Device) *ID {
 		r := 0
 		switch a := i.src.Addr(); {
 		case !i.Scope.has(d):
+		case i.ib != nil: // its requests would have no IP addresses, and those of Ethernet have
 		case a == dst:
 			r = 3
 		case !unspecified(a):

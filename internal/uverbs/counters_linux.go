@@ -49,6 +49,14 @@ func hwCounters(r device.Readings) []rdmanl.Counter {
 		{Name: "ecn_marked", Value: s.ECNMarked},
 		{Name: "cnp_sent", Value: s.CNPsSent},
 		{Name: "cnp_rcvd", Value: s.CNPsReceived},
+
+		// What the NIC has found wrong with itself.
+		{Name: "units_replaced", Value: r.Health.Replaced},
+		{Name: "units_stuck", Value: r.Health.Stuck},
+		{Name: "qps_stalled", Value: r.Health.Stalled},
+		{Name: "retry_storms", Value: r.Health.Repeats},
+		{Name: "rnr_storms", Value: r.Health.NotReady},
+		{Name: "leaked_objects", Value: r.Health.Leaked},
 	}
 }
 
