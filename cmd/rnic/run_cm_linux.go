@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"sync"
 
 	"rnic/internal/cma"
 	"rnic/internal/device"
@@ -24,20 +25,21 @@ func (r *supervised) openCM() (err error) {
 		return err
 	}
 	if r.own[0].index == 0 {
-		if r.cm, err = newCM(r.mgr, r.s, r.s, r.own[0].drv); err != nil {
+		if r.cm, err = newCM(r.mgr, nil, r.s, r.s, r.own[0].drv); err != nil {
 			return err
 		}
 	}
+	all := newScopes()
 	for _, o := range r.own {
-		o.mgr = r.mgr
+		o.mgr, o.scopes = r.mgr, all
 		o.host.Serve(o.admit)
 	}
 	return nil
 }
 
-// newCM makes the front of a run on a connection manager, with its files. What it tells is told with the run's first NIC.
-func newCM(mgr *cma.Manager, sup ucm.Forgetter, t ucm.Tree, first *uverbs.Driver) (*ucm.Driver, error) {
-	var cfg ucm.Config
+// newCM makes the front of a run on a connection manager, with its files, for the NICs of a scope. What it tells is told with the run's first NIC.
+func newCM(mgr *cma.Manager, scope *cma.Scope, sup ucm.Forgetter, t ucm.Tree, first *uverbs.Driver) (*ucm.Driver, error) {
+	cfg := ucm.Config{Scope: scope}
 	if first.Tells() {
 		cfg.Tell = func(r ucm.Report) { first.Tell(uverbs.Report(r)) }
 	}
@@ -73,12 +75,56 @@ func cmIDs(mgr *cma.Manager, dev *device.Device) (list []rdmanl.CMID) {
 // joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
 type joinedFront struct {
 	*uverbs.Driver
-	cm *ucm.Driver
+	cm    *ucm.Driver
+	leave func() // the NIC is the run's no more
 }
 
 func (f joinedFront) Close() error {
 	if f.cm != nil {
 		f.cm.Close()
 	}
+	f.leave()
 	return f.Driver.Close()
+}
+
+// scopes are the NICs of each run that has joined some of this process's, by what the run calls itself: it connects by their
+// addresses alone.
+type scopes struct {
+	mu   sync.Mutex
+	runs map[string]*runScope
+}
+
+type runScope struct {
+	cma.Scope
+	nics int
+}
+
+func newScopes() *scopes { return &scopes{runs: map[string]*runScope{}} }
+
+// enter adds a NIC to those of a run, until leave.
+func (s *scopes) enter(run string, d *device.Device) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[run]
+	if r == nil {
+		r = &runScope{}
+		s.runs[run] = r
+	}
+	r.Add(d)
+	r.nics++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r.Remove(d)
+		if r.nics--; r.nics == 0 {
+			delete(s.runs, run)
+		}
+	}
+}
+
+// of is a run's scope, which has entered.
+func (s *scopes) of(run string) *cma.Scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &s.runs[run].Scope
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ import (
 // supervise makes the run's NICs, or joins those that other runs have, and serves the program's calls until it has
 // ended. NICs of this process stay for as long as another run uses them.
 func supervise(s *sandbox.Supervisor, c *runConfig) error {
-	r := &supervised{s: s, c: c}
+	r := &supervised{s: s, c: c, name: rand.Text()}
 	err := r.open()
 	if err == nil {
 		err = s.Serve()
@@ -34,6 +35,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 type supervised struct {
 	s      *sandbox.Supervisor
 	c      *runConfig
+	name   string // that no other run has
 	trace  *os.File
 	watch  uverbs.Watch
 	own    []*ownNIC
@@ -129,7 +131,9 @@ func (r *supervised) attach(index int) error {
 			return err
 		}
 		if time.Since(begin) > patience {
-			return fmt.Errorf("NIC %s: another run is about to start or end it, for %v now: %w", n.key(), patience, err)
+			return fmt.Errorf("NIC %s: another run is about to start or end it, for %v now, or a process that is no run of yours holds its name "+
+				"(it is in /proc/net/unix, as @rnic/%d/%s; as root, ss -xap names the process): end that, or use another address, as --addr 127.0.0.2: %w",
+				n.key(), patience, os.Geteuid(), n.key(), err)
 		}
 	}
 }
@@ -158,6 +162,7 @@ func (n *nicConfig) choose() (string, error) {
 // joinRequest is what a run tells the NIC's process.
 type joinRequest struct {
 	NIC              nicConfig
+	Run              string // the run, whichever of its NICs it is about
 	Index            int
 	Verbose, NoIoctl bool
 
@@ -166,7 +171,7 @@ type joinRequest struct {
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{NIC: *n, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+	blob, err := json.Marshal(joinRequest{NIC: *n, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
 		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err
@@ -175,8 +180,8 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	if r.trace != nil {
 		q.Files = append(q.Files, r.trace)
 	}
-	if f, ok := r.watch.JSON.(*os.File); ok && r.c.JSON.Path != "" {
-		q.Files = append(q.Files, f)
+	if f, ok := r.watch.JSON.(*patientFile); ok && r.c.JSON.Path != "" {
+		q.Files = append(q.Files, f.File)
 	}
 	g, err := join.Dial(key, q, r.s)
 	if err != nil {

@@ -24,8 +24,9 @@ type ownNIC struct {
 	drv  *uverbs.Driver // this run's
 	host *join.Host
 
-	index int // among the run's NICs
-	mgr   *cma.Manager
+	index  int // among the run's NICs
+	mgr    *cma.Manager
+	scopes *scopes // of runs that join
 }
 
 // make makes the NIC, unless another run is doing so: join.ErrTaken.
@@ -60,7 +61,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	}
 	var trace io.Writer
 	if r.trace != nil {
-		trace = r.trace
+		trace = patientTrace(r.trace)
 	}
 	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
@@ -121,9 +122,10 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := joinedFront{Driver: drv}
+	f := joinedFront{Driver: drv, leave: o.scopes.enter(q.Run, o.dev)}
 	if q.Index == 0 {
-		if f.cm, err = newCM(o.mgr, r, r, drv); err != nil {
+		if f.cm, err = newCM(o.mgr, o.scopes.of(q.Run), r, r, drv); err != nil {
+			f.leave()
 			drv.Close()
 			return nil, err
 		}
@@ -146,7 +148,7 @@ func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
 		if trace = next(); trace == nil {
 			return errors.New("no file for --trace was passed")
 		}
-		cfg.Trace = trace
+		cfg.Trace = patientTrace(trace)
 	}
 	switch {
 	case !q.JSON:
@@ -156,7 +158,7 @@ func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
 		if out = next(); out == nil {
 			return errors.New("no file for --json was passed")
 		}
-		cfg.Watch.JSON = out
+		cfg.Watch.JSON = patientJSON(out)
 	}
 	return nil
 }

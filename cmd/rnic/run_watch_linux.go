@@ -26,7 +26,7 @@ func (c *runConfig) watch() (w uverbs.Watch, done func(), err error) {
 		if err != nil {
 			return w, done, err
 		}
-		w.JSON, done = f, func() { f.Close() }
+		w.JSON, done = patientJSON(f), func() { f.Close() }
 	}
 	return w, done, nil
 }

@@ -282,7 +282,7 @@ func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid
 	if h.Dst.Addr() != addrOf(addr.Local) || h.Src.Addr() != addrOf(addr.Remote) {
 		return nil, nil
 	}
-	lis := srv.find(h.Dst.Addr())
+	lis := srv.find(h.Dst.Addr(), p.dev)
 	if lis == nil || lis.pending >= lis.backlog || lis.datagrams() != datagrams {
 		return nil, nil
 	}
@@ -290,7 +290,7 @@ func (p *port) accepted(l *ibcm.Listener, addr ibcm.Address, private []byte, sid
 	if g < 0 {
 		return nil, nil
 	}
-	i := &ID{m: p.m, space: lis.space, typ: lis.typ, sink: lis.sink, Owner: lis.Owner, PID: lis.PID, state: stateConnect, port: p, gid: g, parent: lis,
+	i := &ID{m: p.m, space: lis.space, typ: lis.typ, sink: lis.sink, Owner: lis.Owner, PID: lis.PID, Scope: lis.Scope, state: stateConnect, port: p, gid: g, parent: lis,
 		src: netip.AddrPortFrom(addrOf(addr.Local), h.Dst.Port()), dst: netip.AddrPortFrom(addrOf(addr.Remote), h.Src.Port()),
 		ackTimeout: defaultAckTimeout, tos: lis.tos, hopLimit: 64, psn: newPSN()}
 	lis.pending++

@@ -39,7 +39,9 @@ type ID struct {
 	Owner any
 	// PID is the process that made the id, for those who list them; set it before the id is used.
 	PID int
-	num uint32
+	// Scope is of the NICs that the id may use; set it before the id is used.
+	Scope *Scope
+	num   uint32
 
 	state state
 	src   netip.AddrPort // address invalid: not bound
@@ -133,7 +135,7 @@ func (i *ID) bind(a netip.AddrPort) error {
 		return refuse(syscall.EAFNOSUPPORT, "bind", "no IP address")
 	}
 	if !addr.IsUnspecified() {
-		p, g := i.m.portOf(addr)
+		p, g := i.m.portOf(addr, i.Scope)
 		if p == nil {
 			return refuse(syscall.EADDRNOTAVAIL, "bind", "%v is not an address of a NIC", addr)
 		}
@@ -152,7 +154,7 @@ func (i *ID) bind(a netip.AddrPort) error {
 func (i *ID) Resolve(src, dst netip.AddrPort) error {
 	d := netip.AddrPortFrom(dst.Addr().Unmap().WithZone(""), dst.Port())
 	// Without the lock: it asks the system.
-	own, found := i.m.sourceFor(d.Addr())
+	own, found := i.m.sourceFor(d.Addr(), i.Scope)
 	defer i.lock()()
 	if i.state == stateIdle {
 		if !src.Addr().IsValid() {
@@ -178,7 +180,7 @@ func (i *ID) Resolve(src, dst netip.AddrPort) error {
 	}
 	i.dst = d
 	if i.port == nil {
-		p, g := i.m.portOf(own)
+		p, g := i.m.portOf(own, i.Scope)
 		if !found || p == nil {
 			i.emit(Event{Type: AddrError, Status: -int(syscall.ENODEV)})
 			return nil
@@ -232,7 +234,7 @@ func (i *ID) Listen(backlog int) error {
 		return refuse(syscall.EINVAL, "listen", "the id is %v", i.state)
 	}
 	for _, o := range i.m.bound[i.holds] {
-		if o != i && o.state == stateListen && overlap(i, o) {
+		if o != i && o.state == stateListen && overlap(i, o) && i.Scope.meets(o.Scope, i.m.ports) {
 			return refuse(syscall.EADDRINUSE, "listen", "port %d is in use", i.src.Port())
 		}
 	}

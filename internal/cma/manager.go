@@ -133,7 +133,7 @@ func overlap(a, b *ID) bool {
 func (m *Manager) takePort(i *ID, want uint16) error {
 	free := func(port uint16) bool {
 		for _, o := range m.bound[service{i.space, port}] {
-			if overlap(i, o) && !(i.reuse && o.reuse && o.state != stateListen) {
+			if overlap(i, o) && i.Scope.meets(o.Scope, m.ports) && !(i.reuse && o.reuse && o.state != stateListen) {
 				return false
 			}
 		}
@@ -179,11 +179,11 @@ func (m *Manager) releasePort(i *ID) {
 	i.holds = service{}
 }
 
-// portOf finds the NIC that has an address.
-func (m *Manager) portOf(a netip.Addr) (*port, int) {
+// portOf finds the NIC of a scope that has an address.
+func (m *Manager) portOf(a netip.Addr, s *Scope) (*port, int) {
 	g := ibcm.GIDOf(a)
 	for _, p := range m.ports {
-		if p.dev.Removed() { // the NIC has ended before the others
+		if p.dev.Removed() || !s.has(p.dev) { // it has ended before the others, or is another run's
 			continue
 		}
 		if i := p.gidIndex(g); i >= 0 {
@@ -194,20 +194,20 @@ func (m *Manager) portOf(a netip.Addr) (*port, int) {
 }
 
 // sourceFor chooses the own address from which a destination is reached: the destination itself if it is one's own, what the
-// system would take, or else one of the same family of a NIC.
-func (m *Manager) sourceFor(dst netip.Addr) (netip.Addr, bool) {
-	if p, _ := m.portOf(dst); p != nil {
+// system would take, or else one of the same family of a NIC of the scope.
+func (m *Manager) sourceFor(dst netip.Addr, s *Scope) (netip.Addr, bool) {
+	if p, _ := m.portOf(dst, s); p != nil {
 		return dst, true
 	}
 	if c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(dst, roce.Port))); err == nil {
 		src := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 		c.Close()
-		if p, _ := m.portOf(src); p != nil {
+		if p, _ := m.portOf(src, s); p != nil {
 			return src, true
 		}
 	}
 	for _, p := range m.ports {
-		if p.dev.Removed() {
+		if p.dev.Removed() || !s.has(p.dev) {
 			continue
 		}
 		for _, e := range p.dev.GIDs() {
@@ -256,13 +256,14 @@ func (m *Manager) unlisten(i *ID) {
 	}
 }
 
-// find chooses the id that a request for an address means: one bound to it before a wildcard, of its own family before the other.
-func (l *serviceListener) find(dst netip.Addr) *ID {
+// find chooses the id that a request for an address of a NIC means: one bound to it before a wildcard, of its own family before the other.
+func (l *serviceListener) find(dst netip.Addr, d *device.Device) *ID {
 	var best *ID
 	rank := 0
 	for _, i := range l.ids {
 		r := 0
 		switch a := i.src.Addr(); {
+		case !i.Scope.has(d):
 		case i.ib != nil: // its requests would have no IP addresses, and those of Ethernet have
 		case a == dst:
 			r = 3

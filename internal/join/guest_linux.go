@@ -104,7 +104,11 @@ func (g *Guest) introduce(key string, q Request) error {
 	}
 	m := message{kind: kindHello, num: [numbers]uint64{protocol}, body: body, fds: theirs[:]}
 	for _, f := range q.Files {
-		m.fds = append(m.fds, int(f.Fd()))
+		fd, err := descriptor(f)
+		if err != nil {
+			return err
+		}
+		m.fds = append(m.fds, fd)
 	}
 	// Whoever ends meanwhile has not looked at us: the caller tries again.
 	if err := g.calls.send(m); err != nil {
@@ -130,6 +134,15 @@ func (g *Guest) introduce(key string, q Request) error {
 			return fmt.Errorf("joining NIC %s of process %d: %w", key, g.host, err)
 		}
 	}
+}
+
+// descriptor is a file's, which stays non-blocking if it is: File.Fd would change that, for the host too.
+func descriptor(f *os.File) (fd int, err error) {
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(n uintptr) { fd = int(n) })
+	}
+	return fd, err
 }
 
 // build makes one entry of the tree.

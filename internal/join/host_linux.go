@@ -197,7 +197,12 @@ func (r *Run) introduce() (err error) {
 		return fmt.Errorf("no introduction from process %d", r.pid)
 	}
 	r.notices, r.updates = newConn(m.fds[0]), newQueue(newConn(m.fds[1]))
-	for _, fd := range m.fds[2:] {
+	for i, fd := range m.fds[2:] {
+		// A FIFO that nobody reads must not make the host wait. Not so standard error, which is the programs' too.
+		var st unix.Stat_t
+		if i > 0 && unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO {
+			_ = unix.SetNonblock(fd, true)
+		}
 		r.passed = append(r.passed, os.NewFile(uintptr(fd), "passed"))
 	}
 	if err := json.Unmarshal(m.body, &r.hello); err != nil {

@@ -102,7 +102,9 @@ func connect(key string) (fd, pid int, err error) {
 	}
 	if pid, err = sameUser(fd); err != nil {
 		unix.Close(fd)
-		return -1, 0, fmt.Errorf("joining NIC %s: %w: %v", key, ErrRefused, err)
+		return -1, 0, fmt.Errorf("joining NIC %s: %w: %v; the name %s, which is for your runs, is taken: "+
+			"end that process, or let this run have a NIC of its own under another name: --addr 127.0.0.2, or --addr with another address of this machine",
+			key, ErrRefused, err, a.Name)
 	}
 	return fd, pid, nil
 }

@@ -150,7 +150,7 @@ func (c *command) createID() error {
 	if i.cm, err = c.drv.mgr.NewID(space, typ, c.drv.sink); err != nil {
 		return syscall.EINVAL
 	}
-	i.cm.Owner, i.cm.PID = i, c.sys.PID()
+	i.cm.Owner, i.cm.PID, i.cm.Scope = i, c.sys.PID(), c.drv.cfg.Scope
 	c.drv.mu.Lock()
 	if !c.drv.open(c.file) { // another thread has closed it meanwhile
 		c.drv.mu.Unlock()

@@ -28,6 +28,8 @@ var le = binary.LittleEndian
 type Config struct {
 	// Tell, if set, is told of every command when it is answered, and of every event when it is fetched.
 	Tell func(Report)
+	// Scope is of the NICs that the run has; nil: all of the manager's.
+	Scope *cma.Scope
 }
 
 // Tree is what the Driver needs of the sandbox to build its files.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"rnic/internal/hostmem"
+	"rnic/internal/dma"
 	"rnic/internal/nic"
 )
 
@@ -45,7 +45,7 @@ func (c *call) adviseMR() syscall.Errno {
 		return syscall.EOPNOTSUPP
 	}
 	regions := c.ctx.regions()
-	var pages []hostmem.Segment
+	var pages []page
 	for ; len(list) > 0; list = list[sizeSGE:] {
 		addr, length, key := le.Uint64(list), uint64(le.Uint32(list[8:])), le.Uint32(list[12:])
 		o := regions[key]
@@ -60,10 +60,14 @@ func (c *call) adviseMR() syscall.Errno {
 			return c.failed(fmt.Errorf("advising on a memory region: %#x+%#x is outside key %#x: %w", addr, length, key, syscall.EFAULT))
 		}
 		if advice != advicePrefetchNoFault { // that one is for a device with page tables of its own
-			pages = c.appendPages(pages, o, o.start+(addr-o.iova), length)
+			pages = appendPages(pages, o, o.start+(addr-o.iova), length)
 		}
 	}
-	return c.prefetch(pages)
+	if len(pages) > 0 && c.drv.prefetches.Load() < maxPrefetches {
+		c.drv.prefetches.Add(1)
+		c.after = func() error { return c.prefetch(pages) }
+	}
+	return 0
 }
 
 // regions are those of the context, by key.
@@ -77,30 +81,37 @@ func (c *verbsContext) regions() map[uint32]*mrObject {
 	return m
 }
 
-// appendPages appends a byte of each page of [addr, addr+length), up to maxPrefetch in all.
-func (c *call) appendPages(pages []hostmem.Segment, o *mrObject, addr, length uint64) []hostmem.Segment {
-	var b [1]byte
+// page is one of a program's, by an address in it.
+type page struct {
+	space *dma.Process
+	addr  uint64
+}
+
+// appendPages appends each page of [addr, addr+length), up to maxPrefetch in all.
+func appendPages(pages []page, o *mrObject, addr, length uint64) []page {
 	for length > 0 && len(pages) < maxPrefetch {
-		pages = append(pages, hostmem.Segment{Space: o.space, Addr: addr, Buf: b[:]})
+		pages = append(pages, page{o.space, addr})
 		step := min(length, pageSize-addr%pageSize)
 		addr, length = addr+step, length-step
 	}
 	return pages
 }
 
+// maxPrefetches bounds the commands of a driver that read at the same time, each with a thread: where pages are of a file system or
+// a handler (userfaultfd(2)) that does not answer, they wait for ever. Beyond that the advice is not followed.
+const maxPrefetches = 16
+
 // prefetch reads pages, so that they are there. EFAULT where nothing is mapped.
-func (c *call) prefetch(pages []hostmem.Segment) syscall.Errno {
-	for len(pages) > 0 {
-		n := 1
-		for n < len(pages) && pages[n].Space == pages[0].Space {
-			n++
+//
+// The driver's lock is not held: who brings in a page may be one of this run's programs, or slow.
+func (c *call) prefetch(pages []page) error {
+	defer c.drv.prefetches.Add(-1)
+	for _, p := range pages {
+		if err := p.space.Touch(p.addr); err != nil {
+			return fmt.Errorf("advising on a memory region: %w: %w", err, syscall.EFAULT)
 		}
-		if _, err := pages[0].Space.ReadV(pages[:n]); err != nil {
-			return c.failed(fmt.Errorf("advising on a memory region: %w: %w", err, syscall.EFAULT))
-		}
-		pages = pages[n:]
 	}
-	return 0
+	return nil
 }
 
 // regDmabufMR is MR, REG_DMABUF: this NIC reaches memory of processes only.

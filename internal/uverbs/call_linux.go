@@ -31,7 +31,8 @@ type call struct {
 	attrs  []attr
 
 	answers []answer
-	undo    func() // takes back what an unwritable answer makes useless
+	after   func() error // what is left to do when the driver's lock is not held any more: it may wait
+	undo    func()       // takes back what an unwritable answer makes useless
 	trace   *traceEntry
 
 	command *command // that was written

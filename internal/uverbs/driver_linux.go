@@ -6,7 +6,9 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -88,6 +90,8 @@ type Driver struct {
 	noHook   func()      // ends the calls of the device at changes of the port
 	tally    tally
 	pedant   pedant
+
+	prefetches atomic.Int32 // that are under way
 }
 
 // New makes the verbs ABI of dev. The device belongs to the caller.
@@ -210,13 +214,49 @@ func (d *Driver) Ioctl(sys sandbox.Call, f *sandbox.File, arg uint64) {
 	}
 	c := &call{drv: d, ctx: ctx, sys: sys, base: arg, rec: d.journal.begin(sys)}
 	errno := c.ioctl()
+	if errno == 0 && c.after != nil {
+		go c.answerAfter()
+		return
+	}
+	c.end(errno)
+}
+
+// end answers an ioctl.
+func (c *call) end(errno syscall.Errno) {
 	c.trace.end(errno)
 	c.tellEnd(errno)
 	if errno != 0 {
-		sys.Fail(errno)
+		c.sys.Fail(errno)
 		return
 	}
-	sys.Reply(0)
+	c.sys.Reply(0)
+}
+
+// patience is how often a command that waits looks whether its thread has a signal to handle.
+const patience = 20 * time.Millisecond
+
+// answerAfter ends an ioctl that waits for something, or its thread has a signal to handle or is gone.
+func (c *call) answerAfter() {
+	done := make(chan error, 1)
+	go func() { done <- c.after() }()
+	t := time.NewTicker(patience)
+	defer t.Stop()
+	for {
+		select {
+		case err := <-done:
+			if err != nil {
+				c.end(c.failed(err))
+			} else {
+				c.end(0)
+			}
+			return
+		case <-t.C:
+			if c.sys.SignalPending() || !c.sys.Valid() {
+				c.end(syscall.EINTR)
+				return
+			}
+		}
+	}
 }
 
 // ioctl reads, checks and runs one ioctl.

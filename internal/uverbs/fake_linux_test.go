@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -83,9 +84,24 @@ type fakeCall struct {
 	invalid  bool
 	dies     int // Valid says so often yes, and no afterwards; 0: for ever
 
+	signalled atomic.Bool // a signal waits to be handled
+
+	mu       sync.Mutex // of what follows, until it is answered
 	answered bool
 	value    int64
 	errno    syscall.Errno
+}
+
+// await waits for the answer of a call that may be answered by another goroutine.
+func (c *fakeCall) await() bool {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		answered := c.answered
+		c.mu.Unlock()
+		if answered || time.Now().After(deadline) {
+			return answered
+		}
+	}
 }
 
 func (c *fakeCall) TID() int { return c.p.pid }
@@ -137,13 +153,15 @@ func (c *fakeCall) Inject(fd int, _ sandbox.Range, _ bool, data any) (int, *sand
 
 func (c *fakeCall) File(fd int) *sandbox.File { return c.p.files[fd] }
 func (c *fakeCall) Nonblocking(int) bool      { return false }
-func (c *fakeCall) SignalPending() bool       { return false }
+func (c *fakeCall) SignalPending() bool       { return c.signalled.Load() }
 func (c *fakeCall) FD() int                   { return -1 }
 func (c *fakeCall) Reply(v int64)             { c.end(v, 0) }
 func (c *fakeCall) Fail(e syscall.Errno)      { c.end(-1, e) }
 func (c *fakeCall) Continue()                 { c.end(-1, syscall.ENOSYS) }
 
 func (c *fakeCall) end(v int64, e syscall.Errno) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.answered {
 		c.p.t.Error("a call was answered twice")
 	}
@@ -188,7 +206,7 @@ func (p *program) ioctlWith(c *fakeCall, fd int, object, meth uint16, attrs ...a
 	p.t.Helper()
 	b := ioctlBytes(object, meth, attrs...)
 	p.drv.Ioctl(c, p.files[fd], p.address(b))
-	if !c.answered {
+	if !c.await() {
 		p.t.Fatal("the ioctl was not answered")
 	}
 	after := make([]attr, len(attrs))

@@ -82,7 +82,7 @@ func FuzzCommands(f *testing.F) {
 			ioctl, rest = hostileIoctl(rest)
 			c := &ioctlCall{hostileCall{&fakeCall{p: p}, b}, ioctl}
 			p.drv.Ioctl(c, p.files[fd], ioctlAt)
-			if !c.answered {
+			if !c.await() {
 				t.Fatal("an ioctl was not answered")
 			}
 		}
