@@ -3,8 +3,6 @@ package device
 import (
 	"rnic/internal/fault"
 	"rnic/internal/link"
-	"rnic/internal/link/capture"
-	linkfault "rnic/internal/link/fault"
 	"rnic/internal/nic"
 )
 
@@ -38,34 +36,4 @@ func (d *Device) Readings() (r Readings) {
 	r.Net, r.Loop = d.LinkStats()
 	r.Send, r.Recv = d.Injected()
 	return r
-}
-
-// Injected counts the faults that Config.SendFault and RecvFault have planted.
-func (d *Device) Injected() (send, recv fault.Counters) {
-	d.engine.Lock()
-	defer d.engine.Unlock()
-	for _, u := range d.port.links {
-		for _, l := range []link.Link{u.Net, u.Loop} {
-			if c, ok := l.(*capture.Link); ok {
-				l = c.Link
-			}
-			if f, ok := l.(*linkfault.Link); ok {
-				s, r := f.Injected()
-				addFaults(&send, &s)
-				addFaults(&recv, &r)
-			}
-		}
-	}
-	return send, recv
-}
-
-func addFaults(to, from *fault.Counters) {
-	to.Seen += from.Seen
-	to.Selected += from.Selected
-	to.Dropped += from.Dropped
-	to.Duplicated += from.Duplicated
-	to.Corrupted += from.Corrupted
-	to.Reordered += from.Reordered
-	to.Delayed += from.Delayed
-	to.Marked += from.Marked
 }

@@ -27,7 +27,9 @@ type Config struct {
 	Seed      uint64       // of keys and queue pair numbers; 0: from the system
 	Local     bool         // no sockets: only queue pairs of this NIC reach each other
 
-	SendFault, RecvFault *fault.Spec // faults planted into what is sent, and received
+	Faults               []fault.Spec    // planted from the beginning, behind these:
+	SendFault, RecvFault *fault.Spec     // faults planted into what is sent, and received
+	Scenario             *fault.Scenario // what goes wrong one after the other
 	Capture              string      // write every packet to this pcapng file
 	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
 	PlainSockets         bool        // what other systems than Linux have, on Linux too: udp.Plain
@@ -54,10 +56,12 @@ type Device struct {
 	cfg    Config
 	engine *engine.Engine
 	port   port // links and addresses
+	faults faults
 	guid   [8]byte
 	mtu    int
 	limit  nic.Limits
 
+	portMu sync.Mutex // held while the port or the table changes
 	watch  watch
 	state  atomic.Pointer[portState]
 	hookMu sync.Mutex // held while hooks are called
@@ -80,6 +84,8 @@ func New(cfg Config) (*Device, error) {
 	}
 	cfg.Units = min(max(1, cfg.Units), nic.MaxUnits)
 	d := &Device{cfg: cfg, contexts: map[*Context]struct{}{}}
+	d.faults.open(&d.cfg)
+	d.port.faults = d.faults.set
 	if err := d.port.open(&d.cfg); err != nil {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
@@ -89,6 +95,8 @@ func New(cfg Config) (*Device, error) {
 	}
 	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	d.limit = core.Limits()
+	core.SetCompletionDelay(d.faults.set.CompletionDelay)
+	d.port.cores = core.Units()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
@@ -99,6 +107,7 @@ func New(cfg Config) (*Device, error) {
 	}
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
+	d.startFaults()
 	return d, nil
 }
 
@@ -116,6 +125,7 @@ func (d *Device) Close() error {
 	}
 	d.mu.Unlock()
 	d.watch.stop()
+	d.faults.close()
 	d.removed.Store(true)
 	d.callHooks()
 	d.engine.Drain() // what was posted before, a connection manager's last word for instance, has left

@@ -25,6 +25,9 @@ type port struct {
 	udp   socketLink     // the first unit's, which joins multicast groups
 	group socketGroup
 	file  *capture.File
+	// faults decide what goes wrong on all links; cores are the units' NICs, for them.
+	faults *fault.Set
+	cores  []*nic.NIC
 	gids  []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
@@ -84,13 +87,11 @@ func (p *port) open(cfg *Config) (err error) {
 			return err
 		}
 	}
-	// A fault injector uses its buffers again: the pipe under it copies.
-	faulty := active(cfg.SendFault) || active(cfg.RecvFault)
 	for i := range cfg.Units {
 		if i == len(p.links) {
 			p.links = append(p.links, engine.Links{})
 		}
-		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i, "loop", 0)
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: true}), cfg, i, "loop", 0)
 	}
 	return nil
 }
@@ -133,20 +134,9 @@ func addLinks[L socketLink](p *port, cfg *Config, group socketGroup, links []L) 
 func (c *Config) plain() bool { return c.PlainSockets || udp.OnlyPlain }
 
 // decorate puts faults and capture around a unit's link. The capture, one file for all units, shows what the NIC
-// sends and gets. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
+// sends and gets.
 func (p *port) decorate(l link.Link, cfg *Config, unit int, name string, srcPort uint16) link.Link {
-	if active(cfg.SendFault) || active(cfg.RecvFault) {
-		var c linkfault.Config
-		if cfg.SendFault != nil {
-			c.Send = *cfg.SendFault
-		}
-		if cfg.RecvFault != nil {
-			c.Recv = *cfg.RecvFault
-		}
-		c.Send.Seed += uint64(unit) << 32
-		c.Recv.Seed += uint64(unit) << 32
-		l = linkfault.New(l, c)
-	}
+	l = linkfault.New(l, linkfault.Config{Set: p.faults, Front: func(qp uint32) (fault.Front, bool) { return p.front(unit, qp) }})
 	if p.file != nil {
 		l = capture.New(l, p.file, capture.Config{Name: cfg.Name + " " + unitName(name, unit, cfg.Units), SrcPort: srcPort})
 	}
@@ -168,8 +158,6 @@ func (p *port) steer(moved map[uint32]int) {
 		_ = p.group.Steer(moved)
 	}
 }
-
-func active(s *fault.Spec) bool { return s != nil && s.Active() }
 
 // addresses makes the GID table.
 func (p *port) addresses(cfg *Config) error {
