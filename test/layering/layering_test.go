@@ -47,6 +47,7 @@ var mayImport = map[string][]string{
 	"internal/device": {"internal/nic", "internal/ibcm", "internal/ring", "internal/hostmem", "internal/dma",
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
 	"internal/sandbox": {"internal/shm"},
+	"internal/control": {},
 	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
 	"internal/rdmanl":  {},
 	"internal/doctor":  {"internal/netdev", "internal/roce"},
