@@ -24,6 +24,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	r := &supervised{s: s, c: c}
 	err := r.open()
 	if err == nil {
+		s.OnEnd(r.judge)
 		err = s.Serve()
 	}
 	r.leave(err)

@@ -30,10 +30,10 @@ type Config struct {
 	Faults               []fault.Spec    // planted from the beginning, behind these:
 	SendFault, RecvFault *fault.Spec     // faults planted into what is sent, and received
 	Scenario             *fault.Scenario // what goes wrong one after the other
-	Capture              string      // write every packet to this pcapng file
-	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
-	PlainSockets         bool        // what other systems than Linux have, on Linux too: udp.Plain
-	Units                int         // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
+	Capture              string          // write every packet to this pcapng file
+	SocketBuffer         int             // bytes of the receive socket; 0: as much as allowed
+	PlainSockets         bool            // what other systems than Linux have, on Linux too: udp.Plain
+	Units                int             // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
 
 	Limits nic.Limits
 	Policy nic.Policy

@@ -28,7 +28,7 @@ type port struct {
 	// faults decide what goes wrong on all links; cores are the units' NICs, for them.
 	faults *fault.Set
 	cores  []*nic.NIC
-	gids  []GIDEntry
+	gids   []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
 	guid    [8]byte
