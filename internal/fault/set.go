@@ -384,8 +384,8 @@ func (s *Set) update() {
 			at(t)
 		}
 	}
-	for _, r := range s.rules { // queue pairs are counted from the first packet that any rule may ask about
-		packets = packets || len(r.in.spec.QPs) > 0
+	for _, r := range s.rules { // queue pairs are counted by their packets, also for rules about completions
+		packets = packets || slices.ContainsFunc(r.in.spec.QPs, func(q QueuePair) bool { return q.Ordinal })
 	}
 	s.active.Store(packets)
 	s.completions.Store(completions)
