@@ -38,6 +38,11 @@ type Config struct {
 	Limits nic.Limits
 	Policy nic.Policy
 	Waking engine.Waking
+
+	// Report, if set, is told in words of what the device finds wrong with itself: see selfcheck.go. It must not call the device.
+	Report func(string)
+
+	Planted nic.Planted // tests only
 }
 
 // GIDEntry is one entry of the GID table: always RoCE v2.
@@ -63,9 +68,14 @@ type Device struct {
 
 	portMu sync.Mutex // held while the port or the table changes
 	watch  watch
-	state  atomic.Pointer[portState]
-	hookMu sync.Mutex // held while hooks are called
-	hooks  []*func()
+	check  chan struct{} // closed: no self-check any more
+	checks sync.WaitGroup
+	leaked atomic.Uint64
+	// leakedSaid is what findLeaks has reported.
+	leakedSaid int
+	state      atomic.Pointer[portState]
+	hookMu     sync.Mutex // held while hooks are called
+	hooks      []*func()
 	// removed: the device is being closed.
 	removed atomic.Bool
 
@@ -93,14 +103,14 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
-	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Planted: cfg.Planted, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	d.limit = core.Limits()
 	core.SetCompletionDelay(d.faults.set.CompletionDelay)
 	d.port.cores = core.Units()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
-	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking})
+	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report})
 	if err != nil {
 		d.port.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
@@ -108,6 +118,8 @@ func New(cfg Config) (*Device, error) {
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
 	d.startFaults()
+	d.check = make(chan struct{})
+	d.checks.Go(func() { d.selfCheck(d.check) })
 	return d, nil
 }
 
@@ -124,6 +136,8 @@ func (d *Device) Close() error {
 		open = append(open, c)
 	}
 	d.mu.Unlock()
+	close(d.check)
+	d.checks.Wait()
 	d.watch.stop()
 	d.faults.close()
 	d.removed.Store(true)

@@ -21,6 +21,7 @@ type NIC struct {
 	late     []*CQ   // with completions that are held back, of faults
 
 	stats     Stats
+	storm     storm
 	transport transport
 }
 

@@ -183,7 +183,7 @@ $RNIC run -- rping -c -a ADDR -C 100 -V; wait $s`, "ADDR", at))
 func TestReadsOfEverySizeAtEveryMTU(t *testing.T) {
 	t.Parallel()
 	for _, mtu := range []string{"256", "512", "1024", "2048", "4096"} {
-		if out, code := command(t, ordinary, rnic(t), "perf", "read-bw", "--loopback", "-a", "-n", "3", "--check", "-m", mtu); code != 0 || !strings.Contains(out, "8388608") {
+		if out, code := command(t, ordinary, rnic(t), "perf", "read-bw", "--loopback", "-a", "-n", "1", "-m", mtu); code != 0 || !strings.Contains(out, "8388608") {
 			t.Errorf("MTU %s: exit code %d\n%s", mtu, code, out)
 		}
 	}
