@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"text/tabwriter"
+	"unicode"
 
 	"rnic/internal/control"
 	"rnic/internal/fault"
@@ -161,7 +163,7 @@ func (c *FaultAddCmd) Run(ctx context.Context) error {
 	if c.JSON {
 		return printJSON(row)
 	}
-	fmt.Printf("fault %d planted into %s: %s\n", row.ID, dev, row.Spec)
+	fmt.Printf("fault %d planted into %s: %s\n", row.ID, dev, printable(row.Spec))
 	return nil
 }
 
@@ -188,16 +190,26 @@ func (c *FaultListCmd) Run(ctx context.Context) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tSTATE\tSPECIFICATION\tWHAT HAPPENED")
 	for i := range rows {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", rows[i].ID, rows[i].State, rows[i].title(), rows[i].counters())
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", rows[i].ID, printable(rows[i].State), rows[i].title(), rows[i].counters())
 	}
 	return w.Flush()
 }
 
 func (r *faultRow) title() string {
 	if r.Name != "" {
-		return r.Name + ": " + r.Spec
+		return printable(r.Name + ": " + r.Spec)
 	}
-	return r.Spec
+	return printable(r.Spec)
+}
+
+// printable takes what a terminal would obey out of text of another process.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 func (r *faultRow) counters() string {

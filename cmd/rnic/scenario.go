@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"unicode"
@@ -44,7 +45,7 @@ func readScenario(path string) (*scenarioFile, error) {
 	if len(text) > maxScenarioFile {
 		return nil, fmt.Errorf("--scenario %s: more than %d bytes", path, maxScenarioFile)
 	}
-	s := &scenarioFile{path, string(text)}
+	s := &scenarioFile{filepath.Base(path), string(text)}
 	if _, err := fault.ParseScenario(s.Name, s.Text, knownCounter); err != nil {
 		return nil, fmt.Errorf("--scenario: %w", err)
 	}

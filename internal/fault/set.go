@@ -326,8 +326,8 @@ func (s *Set) Advance(now int64) {
 		return
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.advance(now)
-	s.mu.Unlock()
 }
 
 // advance does what is due and notes when to look again.
