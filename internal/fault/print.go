@@ -2,6 +2,7 @@ package fault
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,8 +88,10 @@ func (s *Spec) printSelection(p *printer) {
 	for _, n := range s.Nth {
 		p.count("nth", n)
 	}
-	for _, op := range s.Ops {
-		p.add("op", op.String())
+	for ops := s.Ops; len(ops) > 0; {
+		name, n := groupAt(ops)
+		p.add("op", name)
+		ops = ops[n:]
 	}
 	for _, psn := range s.PSNs {
 		p.add("psn", fmt.Sprintf("%#x", uint32(psn)))
@@ -113,6 +116,17 @@ func (s *Spec) printSelection(p *printer) {
 	for _, k := range s.Acks {
 		p.add("aeth", aethNames[k])
 	}
+}
+
+// groupAt names what a list of opcodes begins with: the longest group that is there as a whole, or an opcode.
+func groupAt(ops []roce.Opcode) (name string, n int) {
+	name, n = ops[0].String(), 1
+	for _, g := range groupNames {
+		if all := groupOps(opGroups[g]); len(all) > n && len(ops) >= len(all) && slices.Equal(ops[:len(all)], all) {
+			name, n = g, len(all)
+		}
+	}
+	return name, n
 }
 
 func timeRange(from, to time.Duration) string {

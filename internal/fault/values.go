@@ -271,12 +271,23 @@ func parseOp(s *Spec, value string) string {
 		return "want the name of an opcode, such as " + roce.RCWriteFirst.String() + " or " + roce.RCAck.String() +
 			", or one of SEND, WRITE, READ, READ_RESPONSE, ATOMIC, ACK, REQUEST and RESPONSE"
 	}
-	for op := range 256 {
-		if i := roce.Opcode(op).Info(); i != nil && in(i) {
-			list(&s.Ops, i.Opcode) // fits: there are 256
-		}
+	for _, op := range groupOps(in) {
+		list(&s.Ops, op) // fits: there are 256
 	}
 	return ""
+}
+
+// groupNames are the keys of opGroups, in the order in which they are told of.
+var groupNames = []string{"SEND", "WRITE", "READ", "READ_RESPONSE", "ATOMIC", "ACK", "REQUEST", "RESPONSE"}
+
+// groupOps are the opcodes of a group, ascending.
+func groupOps(in func(i *roce.OpInfo) bool) (ops []roce.Opcode) {
+	for op := range 256 {
+		if i := roce.Opcode(op).Info(); i != nil && in(i) {
+			ops = append(ops, i.Opcode)
+		}
+	}
+	return ops
 }
 
 func parsePSN(s *Spec, value string) string {
