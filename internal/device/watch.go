@@ -198,6 +198,7 @@ func (d *Device) changePort(gids []GIDEntry, down []int) {
 		events = append(events, nic.EventPortActive)
 	case !now.active && old.active:
 		events = append(events, nic.EventPortErr)
+		d.portDowns.Add(1)
 	}
 	if len(events) == 0 && slices.Equal(down, d.watch.down) {
 		return

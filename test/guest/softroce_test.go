@@ -132,7 +132,8 @@ func pair(t *testing.T, p *peer, server string, client func(context.Context) (st
 // TestSoftRoCELoopback shows that the guest and the tester are good, with the
 // kernel's implementation on both ends.
 func TestSoftRoCELoopback(t *testing.T) {
-	p := bootPeer(t)
+	p := bootPeer(t, compileRecorded(t, t.TempDir())...)
+	t.Run("ConnectionManagerAnswers", func(t *testing.T) { answers(t, p) })
 	for _, test := range []struct {
 		name, options string
 		operations    []string
@@ -165,11 +166,17 @@ func TestSoftRoCELoopback(t *testing.T) {
 // buildRnic builds the binary under test.
 func buildRnic(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "rnic")
-	cmd := exec.Command("go", "build", "-o", path, "rnic/cmd/rnic")
+	return buildCommand(t, "rnic/cmd/rnic")
+}
+
+// buildCommand builds a command of this module.
+func buildCommand(t *testing.T, pkg string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	cmd := exec.Command("go", "build", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building rnic: %v\n%s", err, out)
+		t.Fatalf("building %s: %v\n%s", pkg, err, out)
 	}
 	return path
 }
