@@ -45,6 +45,7 @@ type supervised struct {
 
 	devices []uverbs.Described // in the order of the options
 	over    atomic.Bool        // the programs are gone
+	asked   atomic.Bool        // a program has asked which devices there are
 	undo    []func()
 }
 
@@ -85,7 +86,11 @@ func (r *supervised) open() error {
 
 // answerNetlink lets programs and the rdma tool find the devices by netlink.
 func (r *supervised) answerNetlink() error {
-	err := r.s.AnswerNetlink(uverbs.Netlink(r.devices...))
+	answer := uverbs.Netlink(r.devices...)
+	err := r.s.AnswerNetlink(func(datagram []byte, port uint32, admin bool) [][]byte {
+		r.asked.Store(true)
+		return answer(datagram, port, admin)
+	})
 	if err == nil {
 		return nil
 	}

@@ -199,3 +199,21 @@ func TestMemoryCheckerFindsNothing(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 }
+
+// A program that finds no device because libibverbs lacks its provider: the run says where to look, and the doctor what is missing.
+func TestMissingProviderIsTold(t *testing.T) {
+	t.Parallel()
+	installed(t, "ibv_devinfo")
+	const hint = "rnic: the program has asked for RDMA devices, opened none"
+	out := network(t, `
+unshare -m sh -c 'mount -t tmpfs none /etc/libibverbs.d || exit 77; $0 run -- ibv_devinfo; [ $? = 255 ] || exit 1; $0 doctor' $RNIC || [ $? != 77 ] || exit 77`)
+	if !strings.Contains(out, "No IB devices found") || !strings.Contains(out, hint) || !strings.Contains(out, "provider") {
+		t.Errorf("\n%s", out)
+	}
+	if out, _ := run(t, "--", "false"); strings.Contains(out, hint) {
+		t.Errorf("a program that never asked:\n%s", out)
+	}
+	if out, _ := run(t, "--", "sh", "-c", "ibv_devinfo >/dev/null; exit 3"); strings.Contains(out, hint) {
+		t.Errorf("a program that found it:\n%s", out)
+	}
+}
