@@ -33,6 +33,7 @@ func (f *faults) open(cfg *Config) {
 	add(cfg.SendFault, fault.Send)
 	add(cfg.RecvFault, fault.Recv)
 	f.set = fault.NewSet(specs...)
+	f.set.Guard(new(sync.Mutex))
 	f.signal, f.stop, f.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	f.set.OnPort(f.port)
 }

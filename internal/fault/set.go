@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"rnic/internal/roce"
 )
 
-// Set is the faults of one NIC: rules that come and go while packets pass, and perhaps a Scenario that gives and takes them. It is
-// safe for concurrent use; packets that pass one after the other meet the same faults each time.
+// Set is the faults of one NIC: rules that come and go while packets pass, and perhaps a Scenario that gives and takes them. After Guard it
+// is safe for concurrent use; packets that pass one after the other meet the same faults each time.
 //
 // A packet meets the rules in the order in which they were given; one that is dropped meets no later one.
 type Set struct {
@@ -20,7 +19,7 @@ type Set struct {
 	fronts      atomic.Bool  // there are rules that refuse requests
 	due         atomic.Int64 // when Advance has something to do; 0: never
 
-	mu       sync.Mutex
+	mu       Lock
 	rules    []*setRule
 	lastID   int
 	downFrom int64 // the port is down since; 0: it is up
@@ -49,7 +48,7 @@ var ErrRule = errors.New("no such fault")
 
 // NewSet returns a Set with these rules. They begin with the first packet.
 func NewSet(specs ...Spec) *Set {
-	s := &Set{seen: make([]uint32, 0, maxOrdinals)}
+	s := &Set{mu: unguarded{}, seen: make([]uint32, 0, maxOrdinals)}
 	for i := range specs {
 		if specs[i].Active() {
 			s.add(0, "", specs[i], false)
@@ -58,6 +57,21 @@ func NewSet(specs ...Spec) *Set {
 	s.update()
 	return s
 }
+
+// Lock is what the caller provides where a Set is used concurrently, such as a sync.Mutex.
+type Lock interface {
+	Lock()
+	Unlock()
+}
+
+// unguarded is the lock of a Set that one goroutine uses.
+type unguarded struct{}
+
+func (unguarded) Lock()   {}
+func (unguarded) Unlock() {}
+
+// Guard has every method that is not called cheap hold mu. It is called before the others.
+func (s *Set) Guard(mu Lock) { s.mu = mu }
 
 // Start has the rules given so far begin now.
 func (s *Set) Start(now int64) {
