@@ -128,6 +128,9 @@ func (q *QP) postSend(wr *SendWR) error {
 	case len(wr.SGE) > int(q.cap.MaxSendSGE):
 		return fmt.Errorf("post to QP %#x: %d scatter/gather entries, it was created for %d: %w", q.Num(), len(wr.SGE), q.cap.MaxSendSGE, ErrInvalid)
 	default:
+		if n := messageLength(wr.SGE); n > uint64(q.maxMsg) {
+			return fmt.Errorf("post to QP %#x: a message of %d bytes, the device carries %d: %w", q.Num(), n, q.maxMsg, ErrLocalLength)
+		}
 		w.NumSGE = copySGE(&w.SGE, wr.SGE)
 	}
 	q.sq.StoreSend(q.sq.Position(), w, q.typ == UD)
@@ -138,6 +141,14 @@ func (q *QP) postSend(wr *SendWR) error {
 		wr.Bind.MW.rebound(w.Bind.RKey)
 	}
 	return nil
+}
+
+// messageLength is the length of a message in these entries, in bytes.
+func messageLength(list []SGE) (n uint64) {
+	for i := range list {
+		n += uint64(list[i].Length)
+	}
+	return n
 }
 
 // PostRecv posts receives, in order; see PostSend.

@@ -47,6 +47,8 @@ type QP struct {
 	qp  *device.QP
 	typ QPType
 	cap nic.Cap
+	// maxMsg is the device's longest message, in bytes.
+	maxMsg uint32
 
 	selective bool // offered
 
@@ -108,7 +110,7 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if cfg.SelectiveRepeat && cfg.Type != RC {
 		return nil, fmt.Errorf("create queue pair: only RC queue pairs repeat selectively: %w", ErrInvalid)
 	}
-	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, sq: sq, selective: cfg.SelectiveRepeat}
+	q := &QP{lifetime: lifetime{ctx: p.ctx}, typ: cfg.Type, cap: caps, maxMsg: l.MaxMsgSize, sq: sq, selective: cfg.SelectiveRepeat}
 	init := device.QPInit{Type: cfg.Type, PD: p.pd, SendCQ: cfg.SendCQ.cq, RecvCQ: cfg.RecvCQ.cq,
 		SQ: nicSQ, Cap: caps, SigAll: cfg.SignalAll, Special: cfg.Special, Cookie: q}
 	if cfg.SRQ != nil {
@@ -122,6 +124,11 @@ func (p *PD) CreateQP(cfg QPConfig) (*QP, error) {
 	if q.qp, err = p.ctx.ctx.CreateQP(init); err != nil {
 		return nil, err
 	}
+	_, granted, err := q.qp.Query() // the room for scatter/gather entries takes inline data too
+	if err != nil {
+		return nil, err
+	}
+	q.cap.MaxInline = granted.Cap.MaxInline
 	return q, nil
 }
 

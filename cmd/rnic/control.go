@@ -47,6 +47,7 @@ func (r *reachable) handle() {
 		}
 		return c.Reply(info)
 	})
+	r.handleFaults()
 }
 
 // deviceArgs are what every operation on a device is given, at least.

@@ -59,7 +59,7 @@ func (d *DoctorCmd) print(r doctor.Report, works, fails string) error {
 // withDoctor says in errors of a NIC that could not be made where to look.
 func withDoctor(err error) error {
 	if err == nil || os.Getenv(doctor.TrialEnv) != "" || errors.Is(err, sandbox.ErrNotFound) || errors.Is(err, sandbox.ErrNotExecutable) || errors.Is(err, sandbox.ErrSupervisorDied) ||
-		errors.Is(err, sandbox.ErrNested) || errors.Is(err, sandbox.ErrNICDied) || errors.Is(err, sandbox.ErrOptions) {
+		errors.Is(err, sandbox.ErrNested) || errors.Is(err, sandbox.ErrNICDied) || errors.Is(err, sandbox.ErrOptions) || errors.Is(err, sandbox.ErrJudged) {
 		return err
 	}
 	return fmt.Errorf("%w (rnic doctor looks at what is missing here)", err)

@@ -28,6 +28,7 @@ var cli struct {
 	Run     RunCmd           `cmd:"" help:"Run a stock RDMA program on a NIC of its own."`
 	Doctor  DoctorCmd        `cmd:"" help:"Look for what keeps rnic run from working here, or between two machines."`
 	Perf    PerfCmd          `cmd:"" help:"Measure bandwidth and latency between two NICs."`
+	Fault   FaultCmd         `cmd:"" help:"Plant faults into a running NIC, list them, clear them."`
 	NICs    NICsCmd          `cmd:"" name:"nics" help:"List the NICs that run here."`
 	Capture CaptureCmd       `cmd:"" help:"Record the packets of a NIC that runs, with what it decided about them."`
 	Explain ExplainCmd       `cmd:"" help:"Tell what went wrong in a capture of RoCEv2 packets."`

@@ -21,8 +21,8 @@ type nicConfig struct {
 	Name, Interface string
 	Addrs           []netip.Addr
 	MTU, Units      int
-	SendFault       *fault.Spec
-	RecvFault       *fault.Spec
+	Faults          []fault.Spec
+	Scenario        *scenarioFile
 	Capture         string
 	Seed            uint64
 	DCQCN           bool
@@ -135,8 +135,10 @@ func (n *nicConfig) joinable(q *nicConfig) error {
 		return says("--congestion", "without dcqcn")
 	case q.Capture != "" && q.Capture != n.Capture:
 		return says("--capture", "without this capture")
-	case q.SendFault != nil || q.RecvFault != nil:
-		return says("--fault", "before, and faults are given to the first run that uses it")
+	case len(q.Faults) > 0:
+		return fmt.Errorf("the NIC that runs already on these addresses takes faults from its first run, or from rnic fault add: leave --fault off to join it")
+	case q.Scenario != nil:
+		return says("--scenario", "before, and a scenario is played for the first run that uses it")
 	}
 	return nil
 }

@@ -23,7 +23,8 @@ type RunCmd struct {
 	Addr       []string `placeholder:"ADDRESS" help:"Use this address of the machine only. Repeatable."`
 	Interface  string   `placeholder:"NAME" help:"Use the addresses of this network interface only."`
 	MTU        int      `placeholder:"BYTES" help:"Path MTU: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry."`
-	Fault      []string `placeholder:"SPEC" sep:"none" help:"Plant faults into what the NIC sends, as drop=1%,seed=7; recv:SPEC for what it receives."`
+	Fault      []string `placeholder:"SPEC" sep:"none" help:"Plant faults into what the NIC sends, as drop=1%,seed=7; recv:SPEC for what it receives, both:SPEC. Repeatable. See docs/faults.md."`
+	Scenario   string   `placeholder:"FILE" type:"existingfile" help:"Let go wrong what this file lists, one after the other, and end with status 121 if what it expects is not met. See docs/faults.md."`
 	Capture    string   `placeholder:"FILE" type:"path" help:"Write every packet to this pcapng file."`
 	Seed       uint64   `placeholder:"N" help:"Seed of keys and queue pair numbers. Default: random."`
 	Congestion string   `enum:"window,dcqcn" default:"window" help:"How connections react to congestion: window, or dcqcn (the network must mark packets, ECN)."`
@@ -86,6 +87,9 @@ func (r *RunCmd) Run(context.Context) error {
 		opts.Nice = 19
 	}
 	code, err := sandbox.Run(opts)
+	if r.Scenario != "" && err == nil && code == exitScenario {
+		return &runError{1, fmt.Errorf("the program has ended with status %d, which with --scenario says that an expectation was not met: the status is 1 instead", code)}
+	}
 	if err != nil || code != 0 {
 		return &runError{code, withDoctor(err)}
 	}
@@ -137,8 +141,11 @@ func (r *RunCmd) nics() ([]nicConfig, error) {
 		c.Addrs = append(c.Addrs, a)
 	}
 	var err error
-	if c.SendFault, c.RecvFault, err = fault.ParseDirections(r.Fault); err != nil {
+	if c.Faults, err = fault.ParseRules(r.Fault); err != nil {
 		return nil, fmt.Errorf("--fault: %w", err)
+	}
+	if c.Scenario, err = readScenario(r.Scenario); err != nil {
+		return nil, err
 	}
 	return []nicConfig{c}, c.check()
 }
@@ -151,9 +158,16 @@ func (r *RunCmd) severalNICs() ([]nicConfig, error) {
 	if len(r.NIC) > maxNICs {
 		return nil, fmt.Errorf("--nic %d times: %d are possible", len(r.NIC), maxNICs)
 	}
-	send, recv, err := fault.ParseDirections(r.Fault)
+	faults, err := fault.ParseRules(r.Fault)
 	if err != nil {
 		return nil, fmt.Errorf("--fault: %w", err)
+	}
+	scenario, err := readScenario(r.Scenario)
+	if err != nil {
+		return nil, err
+	}
+	if scenario != nil && len(r.NIC) > 1 {
+		return nil, errors.New("--scenario is about one NIC: give --nic once")
 	}
 	var list []nicConfig
 	for i, spec := range r.NIC {
@@ -169,7 +183,7 @@ func (r *RunCmd) severalNICs() ([]nicConfig, error) {
 				return nil, fmt.Errorf("--nic %q: %s has the same addresses: each NIC needs its own", spec, o.Name)
 			}
 		}
-		c.SendFault, c.RecvFault = send, recv
+		c.Faults, c.Scenario = faults, scenario
 		list = append(list, c)
 	}
 	return list, nil

@@ -25,6 +25,7 @@ func supervise(s *sandbox.Supervisor, c *runConfig) error {
 	r := &supervised{s: s, c: c, name: rand.Text()}
 	err := r.open()
 	if err == nil {
+		s.OnEnd(r.judge)
 		err = s.Serve()
 	}
 	r.leave(err)
@@ -46,6 +47,7 @@ type supervised struct {
 
 	devices []uverbs.Described // in the order of the options
 	over    atomic.Bool        // the programs are gone
+	asked   atomic.Bool        // a program has asked which devices there are
 	undo    []func()
 }
 
@@ -86,7 +88,11 @@ func (r *supervised) open() error {
 
 // answerNetlink lets programs and the rdma tool find the devices by netlink.
 func (r *supervised) answerNetlink() error {
-	err := r.s.AnswerNetlink(uverbs.Netlink(r.devices...))
+	answer := uverbs.Netlink(r.devices...)
+	err := r.s.AnswerNetlink(func(datagram []byte, port uint32, admin bool) [][]byte {
+		r.asked.Store(true)
+		return answer(datagram, port, admin)
+	})
 	if err == nil {
 		return nil
 	}

@@ -56,7 +56,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 		policy.Congestion = nic.CongestionDCQCN
 	}
 	if o.dev, err = device.New(device.Config{Policy: policy, Name: n.Name, Interface: n.Interface, Addrs: n.Addrs, MTU: n.MTU, Units: n.Units,
-		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture, Report: selfReport(n.Name)}); err != nil {
+		Seed: n.Seed, Faults: n.Faults, Scenario: n.Scenario.parsed(), Capture: n.Capture, Report: selfReport(n.Name)}); err != nil {
 		return o.explain(err)
 	}
 	var trace io.Writer

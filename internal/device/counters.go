@@ -3,7 +3,6 @@ package device
 import (
 	"rnic/internal/fault"
 	"rnic/internal/link"
-	linkfault "rnic/internal/link/fault"
 	"rnic/internal/nic"
 )
 
@@ -41,31 +40,4 @@ func (d *Device) Readings() (r Readings) {
 	r.Health = d.Health()
 	r.PortDowns = d.portDowns.Load()
 	return r
-}
-
-// Injected counts the faults that Config.SendFault and RecvFault have planted.
-func (d *Device) Injected() (send, recv fault.Counters) {
-	d.engine.Lock()
-	defer d.engine.Unlock()
-	for _, u := range d.port.links {
-		for _, l := range []link.Link{u.Net, u.Loop} {
-			if f, ok := l.(*linkfault.Link); ok {
-				s, r := f.Injected()
-				addFaults(&send, &s)
-				addFaults(&recv, &r)
-			}
-		}
-	}
-	return send, recv
-}
-
-func addFaults(to, from *fault.Counters) {
-	to.Seen += from.Seen
-	to.Selected += from.Selected
-	to.Dropped += from.Dropped
-	to.Duplicated += from.Duplicated
-	to.Corrupted += from.Corrupted
-	to.Reordered += from.Reordered
-	to.Delayed += from.Delayed
-	to.Marked += from.Marked
 }

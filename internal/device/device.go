@@ -27,11 +27,13 @@ type Config struct {
 	Seed      uint64       // of keys and queue pair numbers; 0: from the system
 	Local     bool         // no sockets: only queue pairs of this NIC reach each other
 
-	SendFault, RecvFault *fault.Spec // faults planted into what is sent, and received
-	Capture              string      // write every packet to this pcapng file
-	SocketBuffer         int         // bytes of the receive socket; 0: as much as allowed
-	PlainSockets         bool        // what other systems than Linux have, on Linux too: udp.Plain
-	Units                int         // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
+	Faults               []fault.Spec    // planted from the beginning, behind these:
+	SendFault, RecvFault *fault.Spec     // faults planted into what is sent, and received
+	Scenario             *fault.Scenario // what goes wrong one after the other
+	Capture              string          // write every packet to this pcapng file
+	SocketBuffer         int             // bytes of the receive socket; 0: as much as allowed
+	PlainSockets         bool            // what other systems than Linux have, on Linux too: udp.Plain
+	Units                int             // processing units, each with a thread and sockets of its own. Default 1; at most nic.MaxUnits
 
 	Limits nic.Limits
 	Policy nic.Policy
@@ -60,10 +62,12 @@ type Device struct {
 	engine *engine.Engine
 	port   port // links and addresses
 	taps   taps // captures
+	faults faults
 	guid   [8]byte
 	mtu    int
 	limit  nic.Limits
 
+	portMu sync.Mutex // held while the port or the table changes
 	watch  watch
 	check  chan struct{} // closed: no self-check any more
 	checks sync.WaitGroup
@@ -96,6 +100,8 @@ func New(cfg Config) (*Device, error) {
 	if err := d.captureToFile(); err != nil {
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
+	d.faults.open(&d.cfg)
+	d.port.faults = d.faults.set
 	if err := d.port.open(&d.cfg); err != nil {
 		d.taps.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
@@ -106,6 +112,8 @@ func New(cfg Config) (*Device, error) {
 	}
 	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Planted: cfg.Planted, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	d.limit = core.Limits()
+	core.SetCompletionDelay(d.faults.set.CompletionDelay)
+	d.port.cores = core.Units()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
@@ -118,6 +126,7 @@ func New(cfg Config) (*Device, error) {
 	d.taps.start(e)
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
+	d.startFaults()
 	d.check = make(chan struct{})
 	d.checks.Go(func() { d.selfCheck(d.check) })
 	return d, nil
@@ -139,6 +148,7 @@ func (d *Device) Close() error {
 	close(d.check)
 	d.checks.Wait()
 	d.watch.stop()
+	d.faults.close()
 	d.removed.Store(true)
 	d.callHooks()
 	d.engine.Drain() // what was posted before, a connection manager's last word for instance, has left

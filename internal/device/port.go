@@ -24,7 +24,10 @@ type port struct {
 	udp   socketLink     // the first unit's, which joins multicast groups
 	group socketGroup
 	taps  *taps
-	gids  []GIDEntry
+	// faults decide what goes wrong on all links; cores are the units' NICs, for them.
+	faults *fault.Set
+	cores  []*nic.NIC
+	gids   []GIDEntry
 	// entries are the same with their interfaces' state, as they were at the beginning; none of a local device.
 	entries []netdev.Entry
 	guid    [8]byte
@@ -78,13 +81,11 @@ func (p *port) open(cfg *Config) (err error) {
 			return err
 		}
 	}
-	// A fault injector uses its buffers again: the pipe under it copies.
-	faulty := active(cfg.SendFault) || active(cfg.RecvFault)
 	for i := range cfg.Units {
 		if i == len(p.links) {
 			p.links = append(p.links, engine.Links{})
 		}
-		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: !faulty}), cfg, i)
+		p.links[i].Loop = p.decorate(pipe.Loop(pipe.Config{Reference: true}), i)
 	}
 	return nil
 }
@@ -120,28 +121,16 @@ func addLinks[L socketLink](p *port, cfg *Config, group socketGroup, links []L) 
 	p.group, p.udp = group, links[0]
 	for i, l := range links {
 		link.OnRefused(l, p.refused)
-		p.links = append(p.links, engine.Links{Net: p.decorate(l, cfg, i)})
+		p.links = append(p.links, engine.Links{Net: p.decorate(l, i)})
 	}
 }
 
 // plain tells whether the sockets are plain ones, of which each has one address.
 func (c *Config) plain() bool { return c.PlainSockets || udp.OnlyPlain }
 
-// decorate puts faults around a unit's link. Each unit has faults of its own, with seeds that differ: the first those of the configuration.
-func (p *port) decorate(l link.Link, cfg *Config, unit int) link.Link {
-	if active(cfg.SendFault) || active(cfg.RecvFault) {
-		var c linkfault.Config
-		if cfg.SendFault != nil {
-			c.Send = *cfg.SendFault
-		}
-		if cfg.RecvFault != nil {
-			c.Recv = *cfg.RecvFault
-		}
-		c.Send.Seed += uint64(unit) << 32
-		c.Recv.Seed += uint64(unit) << 32
-		l = linkfault.New(l, c)
-	}
-	return l
+// decorate puts faults around a unit's link.
+func (p *port) decorate(l link.Link, unit int) link.Link {
+	return linkfault.New(l, linkfault.Config{Set: p.faults, Front: func(qp uint32) (fault.Front, bool) { return p.front(unit, qp) }})
 }
 
 // steer has the sockets steer by the numbers of queue pairs, but for those that have moved.
@@ -151,8 +140,6 @@ func (p *port) steer(moved map[uint32]int) {
 		_ = p.group.Steer(moved)
 	}
 }
-
-func active(s *fault.Spec) bool { return s != nil && s.Active() }
 
 // addresses makes the GID table.
 func (p *port) addresses(cfg *Config) error {

@@ -29,6 +29,8 @@ type watch struct {
 	carried bool
 	// down are the indices of addresses from which nothing reaches the network.
 	down []int
+	// up: the network says that the port is up. forced: a fault says that it is down. Both are guarded by Device.portMu.
+	up, forced bool
 }
 
 // startWatch takes the table of the beginning and watches its interfaces. Without rtnetlink the port stays as it
@@ -42,13 +44,16 @@ func (d *Device) startWatch() {
 	chosen := len(d.cfg.Addrs) > 0 || d.cfg.Interface != ""
 	w.grows = !chosen && !d.cfg.plain()
 	d.state.Store(&portState{gids: d.port.gids, active: true})
+	w.up = true
 	fixed := !slices.ContainsFunc(d.port.entries, func(e netdev.Entry) bool { return !e.Loopback })
 	if d.cfg.Local || chosen && fixed {
 		return
 	}
-	always := d.state.Swap(&portState{gids: d.port.gids, active: w.active(d.port.entries)})
+	w.up = w.active(d.port.entries)
+	always := d.state.Swap(&portState{gids: d.port.gids, active: w.up})
 	var err error
 	if w.watcher, err = netdev.Watch(d.cfg.selection(), d.networkChanged); err != nil {
+		w.up = true
 		d.state.Store(always)
 	}
 }
@@ -157,9 +162,33 @@ func (w *watch) freeSlot(taken *[netdev.MaxEntries]bool) int {
 // networkChanged brings the port up to date and tells every context what has changed (InfiniBand vol. 1,
 // 11.6.3): the device answers as it is before the events come.
 func (d *Device) networkChanged(entries []netdev.Entry) {
+	d.portMu.Lock()
+	defer d.portMu.Unlock()
 	old := d.state.Load()
 	gids, used := d.watch.table(old.gids, entries)
-	now := &portState{gids: gids, active: d.watch.active(used)}
+	d.watch.up = d.watch.active(used)
+	d.changePort(gids, d.watch.downs(old.gids, used))
+}
+
+// forcePort takes the port down whatever the network says, or lets that decide again: a fault.
+func (d *Device) forcePort(down bool) {
+	d.portMu.Lock()
+	defer d.portMu.Unlock()
+	d.watch.forced = down
+	gids := d.state.Load().gids
+	var dead []int
+	for _, g := range gids {
+		if down {
+			dead = append(dead, g.Index)
+		}
+	}
+	d.changePort(gids, dead)
+}
+
+// changePort goes over to another table and state. portMu is held.
+func (d *Device) changePort(gids []GIDEntry, down []int) {
+	old := d.state.Load()
+	now := &portState{gids: gids, active: d.watch.up && !d.watch.forced}
 	var events []nic.EventType
 	if !slices.Equal(old.gids, now.gids) {
 		events = append(events, nic.EventGIDChange)
@@ -171,7 +200,6 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 		events = append(events, nic.EventPortErr)
 		d.portDowns.Add(1)
 	}
-	down := d.watch.downs(old.gids, used)
 	if len(events) == 0 && slices.Equal(down, d.watch.down) {
 		return
 	}

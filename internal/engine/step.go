@@ -191,10 +191,10 @@ func (u *Unit) sort() {
 			continue
 		}
 		if p.Local {
-			u.back = append(u.back, link.Packet{Path: *p.Path, Data: p.Data})
+			u.back = append(u.back, link.Packet{Path: *p.Path, Data: p.Data, QP: p.QPN})
 		}
 		if (!p.Local || p.Multicast) && u.net != nil {
-			u.out = append(u.out, link.Packet{Path: *p.Path, Data: p.Data})
+			u.out = append(u.out, link.Packet{Path: *p.Path, Data: p.Data, QP: p.QPN})
 		}
 	}
 }

@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
-
-	"rnic/internal/roce"
 )
 
 // ErrSpec is wrapped by every error of Parse.
@@ -16,26 +13,106 @@ var ErrSpec = errors.New("bad fault specification")
 
 const (
 	maxReorderDepth = 1024
+	maxBurst        = 1 << 20
 	maxDelay        = time.Minute
-	maxListed       = 1024 // values of nth, of op and of psn, each
+	maxTime         = 24 * time.Hour // of what lasts
+	maxListed       = 1024           // values of nth, of op, of psn, ..., each
 )
 
 // Parse reads a fault specification: comma-separated rules, each at most once unless it says so.
+// What goes wrong:
 //
 //	drop=1%            rate of packets that are lost
+//	burst=5            each drop takes so many packets in a row
 //	dup=0.1%           rate of packets that arrive twice
 //	reorder=2%[:4]     rate of packets that later ones overtake, and how many at most
 //	corrupt=0.5%       rate of packets in which one bit is flipped
-//	delay=5%:1ms-3ms   rate of packets that are late, and by how much (or delay=5%:2ms)
+//	delay=5%:1ms-3ms   rate of packets that are late, and by how much (or delay=5%:2ms; delay=2ms is all)
+//	jitter=500us       all are late, by up to so much, and stay in order
+//	bandwidth=10Mbit   bits a second of IP packets, and the bytes that may wait (bandwidth=1Gbit:256KB)
 //	ecn=5%             rate of packets that are marked (RFC 3168), if they are ECN capable
-//	nth=3              drop exactly the third packet; repeatable
-//	op=RC_ACKNOWLEDGE  limit the rules to an opcode; repeatable
-//	psn=0x1005         limit the rules to a packet sequence number; repeatable
+//	blackhole=2s       all packets are lost for so long
+//	down=500ms         the port is down for so long
+//	rnr=1%[:0.64ms]    rate of requests that are refused with an RNR NAK, and its timer (rnr=0.64ms is all)
+//	nak=1%:sequence    rate of requests that are refused with a NAK: sequence, invalid-request, remote-access,
+//	                   remote-operational or invalid-rd (nak=sequence is all)
+//	completion-delay=5%:1ms-3ms  rate of completions that are late, and by how much
+//	nth=3              drop exactly the third packet; repeatable, and a range (nth=3-5). With blackhole=, down=, rnr= and nak=:
+//	                   the packet that begins it, or that is refused
+//
+// Which packets, and when:
+//
+//	op=RC_ACKNOWLEDGE  limit the rules to an opcode, or to a group of them (SEND, WRITE, READ, READ_RESPONSE, ATOMIC,
+//	                   ACK, REQUEST, RESPONSE); repeatable
+//	psn=0x1005         limit them to a packet sequence number, or a range (psn=0x10-0x20); repeatable
+//	qp=0x12            limit them to a queue pair of this NIC, or to the n-th that is seen (qp=#1); repeatable
+//	peer=192.0.2.1     limit them to a peer, or a network (peer=192.0.2.0/24); repeatable
+//	aeth=rnr           limit them to acknowledgements of a kind: ack, rnr or nak; repeatable
+//	skip=9             leave the first packets of these alone
+//	every=10           of the others, take each tenth only
+//	times=1            and be over after so many faults
+//	after=2s           begin so long after the rule was given
+//	for=3s             and end after that time
 //	seed=7             where the decisions start from
 //
 // The empty string has no faults. An error is one line, says which rule is wrong and what it
 // should be, and wraps ErrSpec.
 func Parse(text string) (Spec, error) {
+	s, err := parse(text)
+	if err == nil {
+		err = s.check()
+	}
+	if err != nil {
+		return Spec{}, err
+	}
+	return s, nil
+}
+
+// ParseRule reads a specification with its direction: "[send:|recv:|both:]SPEC". Without, it is for what is sent.
+func ParseRule(text string) (Spec, error) {
+	d, rest := cutDirection(strings.TrimSpace(text))
+	s, err := Parse(rest)
+	s.Direction = d
+	return s, err
+}
+
+// ParseRules reads several.
+func ParseRules(texts []string) ([]Spec, error) {
+	var list []Spec
+	for _, text := range texts {
+		s, err := ParseRule(text)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// ParseSelection reads which packets are meant, with their direction: the rules of Parse that limit others, alone.
+func ParseSelection(text string) (Spec, error) {
+	d, rest := cutDirection(strings.TrimSpace(text))
+	s, err := parse(rest)
+	if err != nil {
+		return Spec{}, err
+	}
+	if s.Active() || s.Burst > 0 || s.Seed != 0 || s.Skip > 0 || s.Every > 0 || s.Times > 0 || s.After > 0 || s.For > 0 {
+		return Spec{}, fmt.Errorf("%w: %q: only op=, psn=, qp=, peer= and aeth= choose packets to wait for", ErrSpec, text)
+	}
+	s.Direction = d
+	return s, nil
+}
+
+func cutDirection(text string) (Direction, string) {
+	for _, d := range []Direction{Send, Recv, Both} {
+		if rest, ok := strings.CutPrefix(text, d.String()+":"); ok {
+			return d, rest
+		}
+	}
+	return Send, text
+}
+
+func parse(text string) (Spec, error) {
 	var s Spec
 	if strings.TrimSpace(text) == "" {
 		return s, nil
@@ -44,125 +121,89 @@ func Parse(text string) (Spec, error) {
 	for rule := range strings.SplitSeq(text, ",") {
 		rule = strings.TrimSpace(rule)
 		key, value, ok := strings.Cut(rule, "=")
-		parse := rules[key]
+		r, known := rules[key]
 		switch {
-		case !ok || parse == nil:
-			return Spec{}, ruleError(rule, "want one of drop=, dup=, reorder=, corrupt=, delay=, ecn=, nth=, op=, psn= and seed=")
-		case seen[key] && key != "nth" && key != "op" && key != "psn":
+		case !ok || !known:
+			return Spec{}, ruleError(rule, "want one of "+keys)
+		case seen[key] && !r.repeatable:
 			return Spec{}, ruleError(rule, key+"= was given before")
 		}
 		seen[key] = true
-		if want := parse(&s, value); want != "" {
+		if want := r.parse(&s, value); want != "" {
 			return Spec{}, ruleError(rule, want)
 		}
 	}
-	if (len(s.Ops) > 0 || len(s.PSNs) > 0) && !s.Active() {
-		return Spec{}, fmt.Errorf("%w: op= and psn= only limit other rules: add one, such as drop=100%%", ErrSpec)
+	if seen["rnr"] && seen["nak"] {
+		return Spec{}, fmt.Errorf("%w: rnr= and nak= exclude each other: give two specifications", ErrSpec)
 	}
 	return s, nil
 }
 
+// check refuses combinations that would do nothing, or not what they say.
+func (s *Spec) check() error {
+	bad := func(what string) error { return fmt.Errorf("%w: %s", ErrSpec, what) }
+	switch {
+	case (len(s.Ops) > 0 || len(s.PSNs) > 0) && !s.Active():
+		return bad("op= and psn= only limit other rules: add one, such as drop=100%")
+	case (s.selective() || s.Burst > 0 || s.Skip > 0 || s.Every > 0 || s.Times > 0 || s.After > 0 || s.For > 0) && !s.Active():
+		return bad("no rule says what goes wrong: add one, such as drop=100%")
+	case s.Burst > 0 && s.Drop == 0 && len(s.Nth) == 0:
+		return bad("burst= says how many packets each drop takes: add drop= or nth=")
+	case s.Completion > 0 && (s.packets() || s.Down > 0 || len(s.Ops) > 0 || len(s.PSNs) > 0 || len(s.PSNRanges) > 0 || len(s.Peers) > 0 || len(s.Acks) > 0):
+		return bad("completion-delay= is about completions, not packets: of the others only qp=, skip=, every=, times=, after=, for= and seed= go with it; give two specifications")
+	case s.Down > 0 && (s.Blackhole > 0 || s.NAK > 0 || s.faultsAtRates()):
+		return bad("down= takes the whole port down: give it a specification of its own")
+	case s.Down > 0 && s.For > 0, s.Blackhole > 0 && s.For > 0:
+		return bad("for= and the time of blackhole= or down= exclude each other")
+	case s.Blackhole > 0 && (s.NAK > 0 || s.faultsAtRates()):
+		return bad("blackhole= loses every packet: give other rules a specification of their own")
+	}
+	return nil
+}
+
+func (s *Spec) faultsAtRates() bool {
+	return s.Drop+s.Duplicate+s.Reorder+s.Corrupt+s.Delay+s.Mark > 0 || s.Jitter > 0 || s.Bandwidth > 0
+}
+
 func ruleError(rule, want string) error { return fmt.Errorf("%w: %q: %s", ErrSpec, rule, want) }
 
-// rules read the value of a rule; what they return, unless it is empty, says what they wanted.
-var rules = map[string]func(s *Spec, value string) (want string){
-	"drop":    func(s *Spec, value string) string { return parseRate(&s.Drop, value) },
-	"dup":     func(s *Spec, value string) string { return parseRate(&s.Duplicate, value) },
-	"corrupt": func(s *Spec, value string) string { return parseRate(&s.Corrupt, value) },
-	"ecn":     func(s *Spec, value string) string { return parseRate(&s.Mark, value) },
-	"reorder": parseReorder,
-	"delay":   parseDelay,
-	"nth":     parseNth,
-	"op":      parseOp,
-	"psn":     parsePSN,
-	"seed":    parseSeed,
+// rule reads a value; what parse returns, unless it is empty, says what it wanted.
+type rule struct {
+	repeatable bool
+	parse      func(s *Spec, value string) (want string)
 }
 
-// parseRate reads a percentage.
-func parseRate(rate *float64, value string) string {
-	const want = "want a rate from 0% to 100%, such as 1%"
-	digits, ok := strings.CutSuffix(value, "%")
-	if !ok || strings.Trim(digits, "0123456789.") != "" {
-		return want
-	}
-	// Shifting the decimal exponent, unlike dividing, gives the number nearest to what was written.
-	r, err := strconv.ParseFloat(digits+"e-2", 64)
-	if err != nil || r > 1 {
-		return want
-	}
-	*rate = r
-	return ""
-}
+// keys are those of rules, in the order in which they are told of.
+const keys = "drop=, dup=, reorder=, corrupt=, delay=, ecn=, nth=, op=, psn=, seed=, burst=, jitter=, bandwidth=, blackhole=, down=, rnr=, nak=, " +
+	"completion-delay=, qp=, peer=, aeth=, skip=, every=, times=, after= and for="
 
-func parseReorder(s *Spec, value string) string {
-	rate, depth, hasDepth := strings.Cut(value, ":")
-	if want := parseRate(&s.Reorder, rate); want != "" {
-		return want
-	}
-	n := uint64(0)
-	if hasDepth {
-		var ok bool
-		if n, ok = parseUint(depth, maxReorderDepth); !ok || n == 0 {
-			return fmt.Sprintf("want a number of packets from 1 to %d after the colon, such as reorder=1%%:%d", maxReorderDepth, DefaultReorderDepth)
-		}
-	}
-	if s.Reorder > 0 {
-		s.ReorderDepth = int(n)
-	}
-	return ""
-}
-
-func parseDelay(s *Spec, value string) string {
-	rate, times, _ := strings.Cut(value, ":")
-	if want := parseRate(&s.Delay, rate); want != "" {
-		return want
-	}
-	from, to, isRange := strings.Cut(times, "-")
-	if !isRange {
-		to = from
-	}
-	least, err1 := time.ParseDuration(from)
-	most, err2 := time.ParseDuration(to)
-	if err1 != nil || err2 != nil || least < 0 || least > most || most > maxDelay {
-		return fmt.Sprintf("want a time or a range of times up to %v after the colon, such as delay=5%%:1ms-3ms", maxDelay)
-	}
-	if s.Delay > 0 {
-		s.DelayMin, s.DelayMax = least, most
-	}
-	return ""
-}
-
-func parseNth(s *Spec, value string) string {
-	n, ok := parseUint(value, 1<<63)
-	if !ok || n == 0 {
-		return "want the number of a packet, from 1"
-	}
-	return list(&s.Nth, n)
-}
-
-func parseOp(s *Spec, value string) string {
-	op, ok := roce.ParseOpcode(value)
-	if !ok {
-		return "want the name of an opcode, such as " + roce.RCWriteFirst.String() + " or " + roce.RCAck.String()
-	}
-	return list(&s.Ops, op)
-}
-
-func parsePSN(s *Spec, value string) string {
-	n, ok := parseUint(value, roce.PSNMask)
-	if !ok {
-		return fmt.Sprintf("want a packet sequence number from 0 to %#x", roce.PSNMask)
-	}
-	return list(&s.PSNs, roce.PSN(n))
-}
-
-func parseSeed(s *Spec, value string) string {
-	n, ok := parseUint(value, 1<<64-1)
-	if !ok {
-		return "want a whole number of 64 bits"
-	}
-	s.Seed = n
-	return ""
+var rules = map[string]rule{
+	"drop":             {parse: func(s *Spec, value string) string { return parseRate(&s.Drop, value) }},
+	"dup":              {parse: func(s *Spec, value string) string { return parseRate(&s.Duplicate, value) }},
+	"corrupt":          {parse: func(s *Spec, value string) string { return parseRate(&s.Corrupt, value) }},
+	"ecn":              {parse: func(s *Spec, value string) string { return parseRate(&s.Mark, value) }},
+	"reorder":          {parse: parseReorder},
+	"delay":            {parse: parseDelay},
+	"jitter":           {parse: func(s *Spec, value string) string { return parseTime(&s.Jitter, value, maxDelay) }},
+	"bandwidth":        {parse: parseBandwidth},
+	"burst":            {parse: parseBurst},
+	"blackhole":        {parse: func(s *Spec, value string) string { return parseTime(&s.Blackhole, value, maxTime) }},
+	"down":             {parse: func(s *Spec, value string) string { return parseTime(&s.Down, value, maxTime) }},
+	"rnr":              {parse: parseRNR},
+	"nak":              {parse: parseNAK},
+	"completion-delay": {parse: parseCompletion},
+	"nth":              {true, parseNth},
+	"op":               {true, parseOp},
+	"psn":              {true, parsePSN},
+	"qp":               {true, parseQP},
+	"peer":             {true, parsePeer},
+	"aeth":             {true, parseAETH},
+	"skip":             {parse: func(s *Spec, value string) string { return parseCount(&s.Skip, value) }},
+	"every":            {parse: func(s *Spec, value string) string { return parseCount(&s.Every, value) }},
+	"times":            {parse: func(s *Spec, value string) string { return parseCount(&s.Times, value) }},
+	"after":            {parse: func(s *Spec, value string) string { return parseTime(&s.After, value, maxTime) }},
+	"for":              {parse: func(s *Spec, value string) string { return parseTime(&s.For, value, maxTime) }},
+	"seed":             {parse: parseSeed},
 }
 
 // list adds v unless it is there.
@@ -175,66 +216,4 @@ func list[T comparable](to *[]T, v T) string {
 	}
 	*to = append(*to, v)
 	return ""
-}
-
-// parseUint reads a decimal number, or a hexadecimal one after 0x, up to most.
-func parseUint(value string, most uint64) (uint64, bool) {
-	base := 10
-	if hex, ok := strings.CutPrefix(value, "0x"); ok {
-		base, value = 16, hex
-	}
-	n, err := strconv.ParseUint(value, base, 64)
-	return n, err == nil && n <= most
-}
-
-// String prints s so that Parse reads it back.
-func (s Spec) String() string {
-	var out []string
-	rate := func(key string, r float64, rest string) {
-		if r > 0 {
-			out = append(out, key+"="+percent(r)+rest)
-		}
-	}
-	depth, delay := "", ":"+s.DelayMin.String()
-	if s.ReorderDepth > 0 {
-		depth = ":" + strconv.Itoa(s.ReorderDepth)
-	}
-	if s.DelayMax != s.DelayMin {
-		delay += "-" + s.DelayMax.String()
-	}
-	rate("drop", s.Drop, "")
-	rate("dup", s.Duplicate, "")
-	rate("reorder", s.Reorder, depth)
-	rate("corrupt", s.Corrupt, "")
-	rate("delay", s.Delay, delay)
-	rate("ecn", s.Mark, "")
-	for _, n := range s.Nth {
-		out = append(out, "nth="+strconv.FormatUint(n, 10))
-	}
-	for _, op := range s.Ops {
-		out = append(out, "op="+op.String())
-	}
-	for _, psn := range s.PSNs {
-		out = append(out, fmt.Sprintf("psn=%#x", uint32(psn)))
-	}
-	if s.Seed != 0 {
-		out = append(out, "seed="+strconv.FormatUint(s.Seed, 10))
-	}
-	return strings.Join(out, ",")
-}
-
-// percent prints a rate by moving the point of its shortest decimal form, which loses nothing.
-func percent(rate float64) string {
-	whole, part, _ := strings.Cut(strconv.FormatFloat(rate, 'f', -1, 64), ".")
-	for len(part) < 2 {
-		part += "0"
-	}
-	whole = strings.TrimLeft(whole+part[:2], "0")
-	if whole == "" {
-		whole = "0"
-	}
-	if part = part[2:]; part != "" {
-		whole += "." + part
-	}
-	return whole + "%"
 }

@@ -20,6 +20,10 @@ type Packet struct {
 	// BTH..pad: the ICRC has been checked and cut off.
 	Data []byte
 
+	// QP, on sending, is the queue pair that the packet comes from, 0 if that is not known. Fault injection
+	// and filters use it.
+	QP uint32
+
 	// Corrupt, on sending, when not zero: bit Corrupt-1 of Data is inverted
 	// after the ICRC was computed. Fault injection uses it.
 	Corrupt uint32

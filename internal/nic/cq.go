@@ -77,6 +77,20 @@ func (n *NIC) addCQE(c *CQ, e *ring.CQE, solicited bool) {
 	if c.overrun.Load() {
 		return
 	}
+	if f := n.completionDelay; f != nil {
+		if nanos := f(n.now, e.QPN); nanos > 0 || c.late != nil && len(c.late.entries) > 0 {
+			n.holdBack(c, e, solicited, nanos)
+			return
+		}
+	}
+	n.publishCQE(c, e, solicited)
+}
+
+// publishCQE makes a completion visible.
+func (n *NIC) publishCQE(c *CQ, e *ring.CQE, solicited bool) {
+	if c.overrun.Load() {
+		return
+	}
 	e.Time = uint64(n.now)
 	if c.ring.Free() == 0 || c.ring.StoreCQE(c.ring.Position(), e) != nil || c.ring.Publish() != nil {
 		n.overflow(c)

@@ -112,6 +112,7 @@ func (c *CQ) Resize(r *ring.Queue) error {
 	case r.ElemSize() != c.ring.ElemSize():
 		return refuse(EINVAL, op, "", "the entries of the new queue have another size")
 	}
+	c.showAll(c.nic.units[0])
 	if err := c.ring.MoveCompletions(r); err != nil {
 		return refuse(EINVAL, op, "", fmt.Sprintf("more completions are pending than the %d that the new queue holds: poll first", r.Capacity()))
 	}

@@ -18,6 +18,7 @@ type NIC struct {
 	spare    []Event // the batch that the last Events handed out
 	overruns []*CQ   // overflowed, and their queue pairs not yet told
 	held     []*CQ   // moderated, with a completion event that waits
+	late     []*CQ   // with completions that are held back, of faults
 
 	stats     Stats
 	storm     storm

@@ -51,8 +51,9 @@ type CQ struct {
 	refs    int
 	armed   armState
 	pace    moderation
-	overrun atomic.Bool // overflowed: takes no completion any more
-	dead    bool        // destroyed
+	late    *lateCompletions // held back by faults
+	overrun atomic.Bool      // overflowed: takes no completion any more
+	dead    bool             // destroyed
 	users   []*QP
 	Owner   any // the device service's: where its events go
 }

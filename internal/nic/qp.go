@@ -170,6 +170,8 @@ func (q *QP) Destroy() error {
 		q.aimAt(nil)
 		q.xrcd.refs--
 	}
+	q.sendCQ.showAll(q.nic)
+	q.recvCQ.showAll(q.nic)
 	q.sendCQ.detach(q, 0)
 	q.recvCQ.detach(q, 1)
 	q.pd.refs--

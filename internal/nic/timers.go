@@ -105,7 +105,7 @@ func (h *timerHeap) top() *QP {
 
 // NextTimer is the time at which Expire has something to do; 0: none.
 func (n *NIC) NextTimer() int64 {
-	at := n.nextNotification()
+	at := earlier(n.nextNotification(), n.nextLate())
 	if q := n.transport.timers.top(); q != nil {
 		return earlier(at, q.timer.at)
 	}
@@ -115,6 +115,7 @@ func (n *NIC) NextTimer() int64 {
 // Expire lets the timers act whose time has come.
 func (n *NIC) Expire(now int64) {
 	n.now = max(n.now, now)
+	n.lateDue(now)
 	n.notifyDue(now)
 	h := &n.transport.timers
 	for q := h.top(); q != nil && q.timer.at <= now; q = h.top() {

@@ -55,6 +55,8 @@ type shared struct {
 	gidDown [gidTableSize]bool
 	groups  map[roce.GID]*group
 
+	completionDelay func(now int64, qp uint32) int64 // SetCompletionDelay
+
 	makeLock func() Lock
 	peersMu  Lock
 	peers    map[peerKey]*peerShare

@@ -212,7 +212,7 @@ func (o *Options) Validate() error {
 	if err := o.checkCM(); err != nil {
 		return err
 	}
-	_, _, err := o.faults()
+	_, err := o.faults()
 	return err
 }
 
@@ -261,21 +261,22 @@ const defaultBuffers = 256 << 20
 func mostSlots(qps int) int { return (maxCompletions-64)/qps - 1 }
 
 // faults reads --fault: each "[send:|recv:]SPEC"; without a direction it holds for what is sent.
-func (o *Options) faults() (send, recv *fault.Spec, err error) {
-	if send, recv, err = fault.ParseDirections(o.Faults); err != nil {
-		return nil, nil, fmt.Errorf("%w: --fault: %v", ErrUsage, err)
+func (o *Options) faults() ([]fault.Spec, error) {
+	specs, err := fault.ParseRules(o.Faults)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --fault: %v", ErrUsage, err)
 	}
-	return send, recv, nil
+	return specs, nil
 }
 
 // deviceConfig is the configuration of one NIC. side is 0 for the server's, 1 for the client's.
 func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, error) {
-	send, recv, err := o.faults()
+	specs, err := o.faults()
 	if err != nil {
 		return device.Config{}, err
 	}
-	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, PlainSockets: o.PlainSockets, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
-		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
+	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, PlainSockets: o.PlainSockets, Addrs: addrs, Interface: o.Interface, Faults: offset(specs, side),
+		SocketBuffer: o.Buffer, Capture: o.Capture,
 		Policy: nic.Policy{NoEarlyResend: o.NoEarly},
 		Report: func(what string) { fmt.Fprintf(os.Stderr, "rnic%d: self-check: %s\n", side, what) }}
 	if o.DCQCN {
@@ -288,11 +289,9 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 }
 
 // offset gives the two NICs of one process different faults.
-func offset(s *fault.Spec, side int) *fault.Spec {
-	if s == nil {
-		return nil
+func offset(specs []fault.Spec, side int) []fault.Spec {
+	for i := range specs {
+		specs[i].Seed += uint64(side) * 0x9e3779b97f4a7c15
 	}
-	c := *s
-	c.Seed += uint64(side) * 0x9e3779b97f4a7c15
-	return &c
+	return specs
 }

@@ -53,6 +53,8 @@ var (
 	ErrNICDied = errors.New("the NIC died")
 	// ErrOptions: what the options ask for does not go with the NICs that there are.
 	ErrOptions = errors.New("options that do not go together")
+	// ErrJudged: Supervisor.OnEnd's function has found fault with the run.
+	ErrJudged = errors.New("the run was not as it should be")
 	// ErrNotFound and ErrNotExecutable concern the command given.
 	ErrNotFound      = errors.New("command not found")
 	ErrNotExecutable = errors.New("command cannot be executed")

@@ -84,7 +84,7 @@ func hear(sock int) (message, error) {
 }
 
 // sentinels are the errors that keep their identity on the way to the front.
-var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable, ErrNICDied, ErrOptions}
+var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable, ErrNICDied, ErrOptions, ErrJudged}
 
 // failure is an error of Run with its exit code, as it crosses the processes: a byte with the place
 // in sentinels, a byte of exit code, the text.
@@ -103,6 +103,10 @@ func failureOf(err error) *failure {
 		return f
 	}
 	f = &failure{code: ExitFailure, text: err.Error()}
+	var with interface{ ExitCode() int }
+	if errors.As(err, &with) {
+		f.code = with.ExitCode()
+	}
 	for _, s := range sentinels[1:] {
 		if errors.Is(err, s) {
 			f.kind = s

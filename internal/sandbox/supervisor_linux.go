@@ -41,6 +41,8 @@ type Supervisor struct {
 	aborted  atomic.Pointer[failure]
 	reported atomic.Bool // the front has the exit code, or will not want it
 	code     int         // exit code of the program
+	onEnd    func(code int) error
+	ending   sync.Once
 }
 
 // MaybeHelper must be called first thing in main (and in a TestMain). In an ordinary process it
@@ -257,6 +259,9 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 			if f := s.aborted.Load(); f != nil {
 				return f
 			}
+			if failed == nil {
+				failed = s.ended()
+			}
 			return failed
 		case pid != main:
 		case ws.Stopped():
@@ -281,11 +286,27 @@ func (s *Supervisor) report(kind byte) {
 	}
 }
 
+// OnEnd has f called once, when the program itself has ended, with its exit code, before the front returns. If it returns an error, that
+// becomes Run's: it may have a method ExitCode. Call it before Serve.
+func (s *Supervisor) OnEnd(f func(code int) error) { s.onEnd = f }
+
+func (s *Supervisor) ended() (err error) {
+	s.ending.Do(func() {
+		if s.onEnd != nil {
+			err = s.onEnd(s.code)
+		}
+	})
+	return err
+}
+
 // stayBehind lets the front return while processes are left, and lets go of standard error as well,
 // so that nobody who reads it waits for us.
 func (s *Supervisor) stayBehind() {
 	if s.reported.Load() {
 		return
+	}
+	if err := s.ended(); err != nil && !s.reported.Swap(true) {
+		tell(s.sock, msgFailedLeft, failureOf(err).encode(), -1)
 	}
 	toNull(2)
 	s.report(msgLeft)

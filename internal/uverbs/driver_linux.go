@@ -89,6 +89,7 @@ type Driver struct {
 	own      ownPrograms // nil with cfg.Programs
 	noHook   func()      // ends the calls of the device at changes of the port
 	tally    tally
+	opened   bool // by a program, ever
 	pedant   pedant
 
 	prefetches atomic.Int32 // that are under way
@@ -176,6 +177,7 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.opened = true
 	limit, err := d.cfg.Programs.SizeLimit(sys)
 	if err != nil {
 		d.logf("opening device %s: %v", d.cfg.Name, err)

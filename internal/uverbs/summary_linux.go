@@ -144,3 +144,10 @@ func faultFields(b, a *device.FaultCounters) (f fields) {
 	f.num("marked", b.Marked-a.Marked)
 	return f
 }
+
+// Opened tells whether a program has opened the device.
+func (d *Driver) Opened() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.opened
+}

@@ -11,6 +11,7 @@ import (
 
 	"rnic/internal/fault"
 	"rnic/internal/link"
+	"rnic/internal/roce"
 )
 
 // batchSize is how many packets go to the inner link in one call.
@@ -19,9 +20,16 @@ const batchSize = 256
 // retryNanos is when to try again after the inner link was full.
 const retryNanos = 50_000
 
-// Config says what goes wrong. A Spec that is not Active leaves its direction alone.
+// Config says what goes wrong.
 type Config struct {
+	// Send and Recv, where they are Active, are the rules of a Set of the link's own, if it is given none.
 	Send, Recv fault.Spec
+
+	// Set is what decides. Links may share one; it may change at any time.
+	Set *fault.Set
+	// Front tells of a queue pair of reliable connections, what it takes to refuse requests. It is called by Send and Recv. nil: none
+	// are refused.
+	Front func(qp uint32) (f fault.Front, ok bool)
 }
 
 // Both gives both directions the rates of spec, and seeds that differ.
@@ -34,7 +42,13 @@ func Both(spec fault.Spec) Config {
 // Link is the decorator.
 type Link struct {
 	inner link.Link
+	set   *fault.Set
+	front func(qp uint32) (fault.Front, bool)
 	now   int64
+	pkt   fault.Packet // being decided about
+	// copier is the inner link if that keeps references to what is sent.
+	copier interface{ Copy(on bool) }
+	copied bool
 
 	out     lane
 	batch   []link.Packet // to the inner link
@@ -54,30 +68,30 @@ var _ link.Link = (*Link)(nil)
 
 // New wraps inner. Closing the result closes inner.
 func New(inner link.Link, cfg Config) *Link {
-	return &Link{inner: inner, out: newLane(cfg.Send), in: newLane(cfg.Recv),
+	if cfg.Set == nil {
+		cfg.Send.Direction, cfg.Recv.Direction = fault.Send, fault.Recv
+		cfg.Set = fault.NewSet(cfg.Send, cfg.Recv)
+	}
+	l := &Link{inner: inner, set: cfg.Set, front: cfg.Front,
 		batch: make([]link.Packet, 0, batchSize), scratch: make([]link.Packet, batchSize)}
+	l.copier, _ = inner.(interface{ Copy(on bool) })
+	return l
 }
 
-// Injected returns what has gone wrong so far. It belongs to the goroutine of
-// Send and Recv.
-func (l *Link) Injected() (send, recv fault.Counters) {
-	if l.out.injector != nil {
-		send = l.out.injector.Counters()
-	}
-	if l.in.injector != nil {
-		recv = l.in.injector.Counters()
-	}
-	return send, recv
-}
+// Injected returns what has gone wrong so far, on all links of the Set.
+func (l *Link) Injected() (send, recv fault.Counters) { return l.set.Counters() }
 
 // Notify implements link.Notifier: of what comes from inside. What waits here, NextDelayed tells.
 func (l *Link) Notify(f func()) bool { return link.Notify(l.inner, f) }
 
 // Send implements link.Link. A batch with holes still goes down in one call.
 func (l *Link) Send(pkts []link.Packet) (int, error) {
-	if l.out.injector == nil {
+	l.set.Advance(l.now)
+	if l.out.empty() && !l.set.Active() {
+		l.copyBelow(false)
 		return l.inner.Send(pkts)
 	}
+	l.copyBelow(true)
 	l.out.wake(l.now)
 	if free, err := l.sendReady(); !free || err != nil {
 		return 0, err
@@ -98,7 +112,7 @@ func (l *Link) Send(pkts []link.Packet) (int, error) {
 // decide puts p where the injector wants it.
 func (l *Link) decide(p *link.Packet) {
 	q := &l.out
-	d := q.injector.Decide(p.Data)
+	d := l.sent(p)
 	c := *p // the caller may offer its packets again
 	p = &c
 	if d.Corrupt && p.Corrupt == 0 {
@@ -109,6 +123,9 @@ func (l *Link) decide(p *link.Packet) {
 	}
 	switch {
 	case d.Drop:
+		if d.NAK != 0 {
+			l.refuseSent(p, d.NAK)
+		}
 		return
 	case d.Hold > 0:
 		q.hold(p, &d, l.now)
@@ -123,6 +140,74 @@ func (l *Link) decide(p *link.Packet) {
 		l.batch = append(l.batch, q.copyOf(p))
 		l.copies = append(l.copies, l.batch[len(l.batch)-1])
 	}
+}
+
+// copyBelow has the inner link copy what is sent while that lies in buffers which are used again.
+func (l *Link) copyBelow(on bool) {
+	if l.copier != nil && on != l.copied {
+		l.copier.Copy(on)
+		l.copied = on
+	}
+}
+
+// sent has a packet to send decided about.
+func (l *Link) sent(p *link.Packet) fault.Decision {
+	l.pkt = fault.Packet{Data: p.Data, Peer: p.Path.Dst, QP: p.QP}
+	if l.set.WantsFront() && l.front != nil {
+		var f fault.Front
+		f, l.pkt.HasFront = l.front(p.QP)
+		l.pkt.Front = f.Unacknowledged
+	}
+	return l.set.Decide(l.now, fault.Send, &l.pkt)
+}
+
+// received has a packet that has come decided about.
+func (l *Link) received(p *link.Packet) fault.Decision {
+	l.pkt = fault.Packet{Data: p.Data, Peer: p.Path.Src}
+	if len(p.Data) >= roce.BTHSize {
+		l.pkt.QP = roce.BTH(p.Data).DestQP()
+	}
+	if l.set.WantsFront() && l.front != nil {
+		var f fault.Front
+		f, l.pkt.HasFront = l.front(l.pkt.QP)
+		l.pkt.Front = f.Expected
+	}
+	return l.set.Decide(l.now, fault.Recv, &l.pkt)
+}
+
+// refuseSent gives the NIC the NAK of a request that it has sent.
+func (l *Link) refuseSent(p *link.Packet, s roce.Syndrome) {
+	var buf [nakSize]byte
+	nak := link.Packet{Path: back(&p.Path), Data: buf[:nakSize-roce.ICRCSize]}
+	encodeNAK(nak.Data, roce.BTH(p.Data), p.QP, s, 0)
+	l.in.queue(&nak)
+}
+
+// refuseReceived sends the peer the NAK of a request that has come.
+func (l *Link) refuseReceived(p *link.Packet, s roce.Syndrome) {
+	qp := roce.BTH(p.Data).DestQP()
+	f, ok := l.front(qp)
+	if !ok {
+		return
+	}
+	var buf [nakSize]byte
+	nak := link.Packet{Path: back(&p.Path), Data: buf[:], QP: qp}
+	encodeNAK(nak.Data, roce.BTH(p.Data), f.Peer, s, f.MSN)
+	l.out.queue(&nak)
+	l.retryAt = max(l.now, 1)
+}
+
+const nakSize = roce.BTHSize + roce.AETHSize + roce.ICRCSize
+
+// encodeNAK writes the acknowledge packet that refuses a request (9.7.5.1): the PSN is the request's.
+func encodeNAK(data []byte, request roce.BTH, dest uint32, s roce.Syndrome, msn uint32) {
+	roce.BTH(data).Encode(&roce.BTHFields{Opcode: roce.RCAck, PKey: request.PKey(), DestQP: dest, PSN: request.PSN(), MigReq: request.MigReq()})
+	roce.AETH(data[roce.BTHSize:]).Encode(&roce.AETHFields{Syndrome: s, MSN: msn})
+}
+
+// back is the way of an answer.
+func back(p *roce.Path) roce.Path {
+	return roce.Path{Src: p.Dst, Dst: p.Src, SrcPort: p.SrcPort, TOS: p.TOS &^ link.TrafficClassECN, TTL: p.TTL}
 }
 
 // mark is what a congested network does to a packet that is ECN capable (RFC 3168, 5).
@@ -203,7 +288,7 @@ func (l *Link) NextDelayed() int64 {
 	if len(l.in.ready) > 0 {
 		t = earlier(t, max(l.now, 1))
 	}
-	return earlier(t, l.inner.NextDelayed())
+	return earlier(earlier(t, l.set.Next()), l.inner.NextDelayed())
 }
 
 // SetNow implements link.Link.

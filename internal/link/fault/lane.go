@@ -18,8 +18,6 @@ const (
 
 // lane is one direction: what is decided there and what waits.
 type lane struct {
-	injector *fault.Injector // nil: nothing happens to packets here
-
 	held    []waiting // reordered, oldest first
 	delayed []waiting // heap: earliest due first
 	ready   []waiting // due or decided, in order, when there was no room
@@ -38,12 +36,8 @@ type waiting struct {
 	order uint64 // of arrival, where due is equal
 }
 
-func newLane(spec fault.Spec) lane {
-	if !spec.Active() {
-		return lane{}
-	}
-	return lane{injector: fault.New(spec)}
-}
+// empty tells whether nothing waits.
+func (q *lane) empty() bool { return len(q.held)+len(q.delayed)+len(q.ready) == 0 }
 
 // copyOf returns p with its data in a buffer from the pool.
 func (q *lane) copyOf(p *link.Packet) link.Packet {

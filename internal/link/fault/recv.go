@@ -4,14 +4,15 @@ import "rnic/internal/link"
 
 // Recv implements link.Link.
 func (l *Link) Recv(pkts []link.Packet) (int, error) {
-	if l.in.injector == nil {
-		return l.inner.Recv(pkts)
-	}
 	q := &l.in
 	for i := range l.lent {
 		q.recycle(&l.lent[i])
 	}
 	l.lent = l.lent[:0]
+	l.set.Advance(l.now)
+	if q.empty() && !l.set.Active() {
+		return l.inner.Recv(pkts)
+	}
 	q.wake(l.now)
 	n := l.takeReady(pkts, 0)
 	for n < len(pkts) {
@@ -53,12 +54,15 @@ func (l *Link) takeReady(pkts []link.Packet, n int) int {
 // and there is room.
 func (l *Link) arrive(pkts []link.Packet, n int, p *link.Packet) int {
 	q := &l.in
-	d := q.injector.Decide(p.Data)
+	d := l.received(p)
 	if d.Mark {
 		mark(p)
 	}
 	switch {
 	case d.Drop:
+		if d.NAK != 0 {
+			l.refuseReceived(p, d.NAK)
+		}
 		return n
 	case d.Corrupt:
 		l.badICRC.Add(1)

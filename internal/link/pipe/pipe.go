@@ -24,8 +24,8 @@ type Config struct {
 	// Reference hands the sender's own bytes to the receiver instead of a
 	// copy. The sender then must not overwrite them until the receiver, after
 	// the Recv that returned them, has called Recv again: this is more than
-	// link.Link promises, and right for one unit that does both; it does
-	// not go with the fault decorator, which reuses buffers.
+	// link.Link promises, and right for one unit that does both; a decorator
+	// that reuses buffers says so with Copy.
 	Reference bool
 }
 
@@ -57,7 +57,7 @@ func Loop(cfg Config) *End {
 // handed out and given back, those before next are the receiver's until its
 // next Recv, those before tail wait.
 type queue struct {
-	copies bool
+	copies, always bool // what is sent is copied: now, and whatever Copy says
 
 	badICRC, malformed atomic.Uint64 // dropped on arrival
 
@@ -77,7 +77,7 @@ func newQueue(cfg Config) *queue {
 	if n <= 0 {
 		n = DefaultCapacity
 	}
-	return &queue{copies: !cfg.Reference, ring: make([]slot, n)}
+	return &queue{copies: !cfg.Reference, always: !cfg.Reference, ring: make([]slot, n)}
 }
 
 func (q *queue) at(position uint64) *slot { return &q.ring[position%uint64(len(q.ring))] }
@@ -144,6 +144,14 @@ func (e *End) Recv(pkts []link.Packet) (int, error) {
 	e.received.Add(uint64(n))
 	e.receivedBytes.Add(uint64(bytes))
 	return n, nil
+}
+
+// Copy says whether what is sent from now on is copied, whatever Config.Reference says: what is sent lies in buffers
+// that are used again.
+func (e *End) Copy(on bool) {
+	e.out.mu.Lock()
+	e.out.copies = on || e.out.always
+	e.out.mu.Unlock()
 }
 
 // FDs is nil: nothing to poll.
