@@ -87,6 +87,7 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		n.stats.BadPackets++
 		return
 	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)) && n.planted != PlantedEchoedCopy:
+		n.stats.MulticastEchoes++
 		return // its own, back from the network: the members here have had it
 	}
 	for i, q := range m.members {

@@ -96,6 +96,7 @@ func (n *NIC) psnDiff(a, b roce.PSN) int32 {
 func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
+		q.nic.stats.BehindErrors++
 		return
 	}
 	psn := p.BTH.PSN()
@@ -104,6 +105,7 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		q.keepRequest(p, psn)
 		return
 	case d > 0:
+		q.nic.stats.OutOfSequence++
 		if !r.nakSent {
 			r.nakSent = true
 			q.refuse(roce.NAKSequence, r.expected)

@@ -77,6 +77,7 @@ func (q *QP) unacknowledgedSent(now int64, b roce.BTH, dead bool) {
 func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
+		q.nic.stats.BehindErrors++
 		return
 	}
 	psn := p.BTH.PSN()
