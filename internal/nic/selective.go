@@ -188,6 +188,9 @@ func (q *QP) keepRequest(p *roce.Packet, psn roce.PSN) {
 		q.nic.stats.OutOfSequence++
 		return // it waits for the packet that it has refused: not ready, or there was no room for those behind
 	}
+	if s.requests.has(psn) {
+		q.nic.stats.Duplicates++
+	}
 	fits := len(q.nic.units) == 1 || !p.Info.HasIETH
 	if !fits || !q.nic.transport.keep(&s.requests, r.expected, psn, p.Data) {
 		q.nic.stats.OutOfSequence++
@@ -348,6 +351,9 @@ func (q *QP) keepResponse(now int64, p *roce.Packet, psn roce.PSN) bool {
 		return true
 	}
 	s.acked = later(s.acked, psn, r.una)
+	if s.responses.has(psn) {
+		q.nic.stats.StaleAcks++
+	}
 	if q.nic.transport.keep(&s.responses, r.una, psn, p.Data) {
 		q.credit(psn)
 	} else {
