@@ -264,6 +264,8 @@ func (w *coreWorld) act(s *script) {
 	if op&0x80 == 0 {
 		w.settle()
 		w.check()
+	} else if w.id-w.looked > 30 {
+		w.check() // completion queues do not overflow
 	}
 }
 

@@ -27,8 +27,9 @@ type coreWorld struct {
 	cut    bool // nothing that is sent arrives
 	reset  bool // a queue pair was reset: receives that it had taken from a pool are gone
 	id     uint64
-	focus  int  // the end that most happens to
-	wild   bool // programs write into their queues what they like: what completes says nothing
+	focus  int    // the end that most happens to
+	looked uint64 // id at the last check
+	wild   bool   // programs write into their queues what they like: what completes says nothing
 }
 
 type coreFrame struct {
@@ -368,6 +369,7 @@ func (w *coreWorld) toReset(e *coreEnd) {
 
 // check takes completions, and looks at them and at memory.
 func (w *coreWorld) check() {
+	w.looked = w.id
 	for _, h := range w.hosts {
 		m := h.mem.Mem
 		if !bytes.Equal(m[:coreOpen], h.before[:coreOpen]) || !bytes.Equal(m[coreOpenEnd:], h.before[coreOpenEnd:]) {
