@@ -286,7 +286,7 @@ func (w *coreWorld) change(s *script, e *coreEnd) {
 			a.SQPSN = 100
 		}
 		a.PathMTU, a.RetryCnt, a.RNRRetry, a.Timeout = 1, 1, 1, 10
-		if e.q.state == Reset {
+		if e.q.state == Reset && !e.scq.overrun.Load() && !e.rcq.overrun.Load() {
 			e.connect(a, RTS)
 		}
 	case 5:

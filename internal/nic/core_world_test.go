@@ -428,7 +428,10 @@ func (p *corePool) take(w *coreWorld, cv *ring.Queue, e *coreEnd) {
 }
 
 // finish puts everything into error, where everything completes, and destroys it.
-func (w *coreWorld) finish() {
+func (w *coreWorld) finish() { w.finishWith() }
+
+// finishWith is finish of a world that has more regions.
+func (w *coreWorld) finishWith(more ...*MR) {
 	w.settle()
 	w.check()
 	for _, e := range w.ends {
@@ -446,6 +449,9 @@ func (w *coreWorld) finish() {
 		if left := int(p.srq.ring.Pending()); left != len(p.posted) && !w.reset && !w.wild {
 			w.t.Fatalf("%d shared receives are left, %d have not completed", left, len(p.posted))
 		}
+	}
+	for _, m := range more {
+		_ = m.Dereg()
 	}
 	w.destroy()
 }
