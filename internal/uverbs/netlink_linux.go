@@ -92,7 +92,7 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
 		Resources: d.netlinkResources,
-		Counters:  func(uint32) []rdmanl.Counter { return append(netlinkCounters(d.dev.Stats()), healthCounters(d.dev.Health())...) },
+		Counters:  func(uint32) []rdmanl.Counter { return d.counters() },
 	}
 }
 
@@ -143,6 +143,16 @@ func netlinkResources(r device.Resources) (out rdmanl.Resources) {
 		out.SRQs = append(out.SRQs, x)
 	}
 	return out
+}
+
+// counters are all that the device counts.
+func (d *Driver) counters() []rdmanl.Counter {
+	r := d.dev.Readings()
+	all := append(netlinkCounters(r.NIC), refusedCounters(&r)...)
+	if d.cfg.CMCounters != nil {
+		all = append(all, d.cfg.CMCounters()...)
+	}
+	return append(all, healthCounters(d.dev.Health())...)
 }
 
 // netlinkCounters are the NIC's counters. Those that Linux's Soft-RoCE has too have its names
