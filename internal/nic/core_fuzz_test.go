@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -358,39 +357,4 @@ func FuzzCore(f *testing.F) {
 		f.Add(coreSeed(rng, 300, byte(i), byte(i), 0x39, 0xf0, 0, 0, 64, 0, 1, 64, 0, 2, 64, 0, 3, 64, 7, 0x80, 2, 0, 0, 100, 0))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { coreIsHarmless(t, data[:min(len(data), 1500)]) })
-}
-
-func TestRandomPacketsInAnyState(t *testing.T) {
-	rng := rand.New(rand.NewPCG(23, 24))
-	for range 300 {
-		coreIsHarmless(t, coreSeed(rng, 100+rng.IntN(1000)))
-	}
-}
-
-// seen ends a test that is expected to fail.
-type seen struct{ why string }
-
-func (seen) Helper() {}
-
-func (seen) Fatalf(format string, args ...any) { panic(seen{fmt.Sprintf(format, args...)}) }
-
-// The world sees what it is there for: faults that are planted into the NIC.
-func TestCoreWorldSeesFaults(t *testing.T) {
-	for p, name := range map[Planted]string{PlantedBoundsWrap: "bounds that wrap", PlantedLostFlush: "a lost flush", PlantedReorderedCompletion: "completions out of order",
-		PlantedSharedTwice: "a shared receive twice"} {
-		rng, why := rand.New(rand.NewPCG(25, 26)), ""
-		for i := 0; i < 3000 && why == ""; i++ {
-			func() {
-				defer func() {
-					if r := recover(); r != nil {
-						why = r.(seen).why
-					}
-				}()
-				coreRun(seen{}, Config{Planted: p}, coreSeed(rng, 600))
-			}()
-		}
-		if t.Logf("%s: %s", name, why); why == "" {
-			t.Errorf("%s: not seen", name)
-		}
-	}
 }

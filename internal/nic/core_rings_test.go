@@ -163,10 +163,3 @@ func FuzzRings(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) { ringsAreHarmless(t, data[:min(len(data), 1500)]) })
 }
-
-func TestRingsThatChange(t *testing.T) {
-	rng := rand.New(rand.NewPCG(53, 54))
-	for range 150 {
-		ringsAreHarmless(t, coreSeed(rng, 100+rng.IntN(1000)))
-	}
-}

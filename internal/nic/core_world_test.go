@@ -434,6 +434,7 @@ func (w *coreWorld) finish() { w.finishWith() }
 func (w *coreWorld) finishWith(more ...*MR) {
 	w.settle()
 	w.check()
+	w.stalled()
 	for _, e := range w.ends {
 		e.modify(Err)
 		w.check()
@@ -454,6 +455,22 @@ func (w *coreWorld) finishWith(more ...*MR) {
 		_ = m.Dereg()
 	}
 	w.destroy()
+}
+
+// stalled lets everything come to rest: no queue pair has work that nothing would make its NIC look at.
+func (w *coreWorld) stalled() {
+	w.cut = false
+	for range 3 {
+		w.run(1e9)
+		w.check()
+		for _, h := range w.hosts {
+			for _, x := range h.n.Check(w.now, nil) {
+				if x.Kind == TroubleStalled && !w.wild {
+					w.t.Fatalf("type %d in state %v is stalled", x.QP.typ, x.QP.state)
+				}
+			}
+		}
+	}
 }
 
 func (w *coreWorld) destroy() {
