@@ -72,10 +72,10 @@ func cmIDs(mgr *cma.Manager, dev *device.Device) (list []rdmanl.CMID) {
 
 // cmCounters are the connection manager's counters of a device.
 func cmCounters(mgr *cma.Manager, dev *device.Device) []rdmanl.Counter {
-	if mgr == nil {
-		return nil
+	var c cma.Counters
+	if mgr != nil {
+		c = mgr.Counters(dev)
 	}
-	c := mgr.Counters(dev)
 	return []rdmanl.Counter{{Name: "cm_malformed", Value: c.Malformed}, {Name: "cm_unknown", Value: c.Unknown}, {Name: "cm_foreign", Value: c.Foreign},
 		{Name: "cm_duplicates", Value: c.Duplicates}, {Name: "cm_backlog_drops", Value: c.BacklogDrops}}
 }

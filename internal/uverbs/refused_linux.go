@@ -5,7 +5,7 @@ import (
 	"rnic/internal/rdmanl"
 )
 
-// refusedCounters are what the NIC has refused or passed over, beside what netlinkCounters lists: docs/security.md says which attack moves which.
+// refusedCounters are what the NIC has refused or passed over, beside what hwCounters lists: docs/security.md says which attack moves which.
 func refusedCounters(r *device.Readings) []rdmanl.Counter {
 	s := &r.NIC
 	return []rdmanl.Counter{
