@@ -47,18 +47,19 @@ type arena struct {
 	spoofs, owns *net.UDPConn // from the peer's address, from the attacker's own
 
 	rounds atomic.Int64 // transfers of the honest connection, each compared
-	stop   context.CancelFunc
 	honest chan error
 	stream net.Conn // of the connection manager's
 	mgr    *cm.Manager
 }
 
-func must[T any](t *testing.T, v T, err error) T {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
+func get[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
 	}
-	return v
 }
 
 func newArena(t *testing.T) *arena {
@@ -67,17 +68,17 @@ func newArena(t *testing.T) *arena {
 	a := &arena{t: t, honest: make(chan error, 1)}
 	a.victim, a.peer = a.nic(victimAddr, 1), a.nic(peerAddr, 2)
 	ctx := a.victim.Open()
-	a.pd = must(t, must2(ctx.AllocPD())(t), nil)
-	a.cq = must2(ctx.CreateCQ(1000))(t)
+	a.pd = get(ctx.AllocPD())(t)
+	a.cq = get(ctx.CreateCQ(1000))(t)
 	a.mem = make([]byte, memSize)
 	for i := range a.mem {
 		a.mem[i] = byte(i*7 + i>>8)
 	}
 	a.before = bytes.Clone(a.mem)
 	rights := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
-	a.mr = must2(a.pd.RegMR(a.mem[openAt:openEnd], rights))(t)
-	a.foreign = must2(must2(ctx.AllocPD())(t).RegMR(a.mem[40<<10:48<<10], rights))(t)
-	a.ud = must2(a.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: a.cq, RecvCQ: a.cq}))(t)
+	a.mr = get(a.pd.RegMR(a.mem[openAt:openEnd], rights))(t)
+	a.foreign = get(get(ctx.AllocPD())(t).RegMR(a.mem[40<<10:48<<10], rights))(t)
+	a.ud = get(a.pd.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: a.cq, RecvCQ: a.cq}))(t)
 	if err := a.ud.Activate(0x1234); err != nil {
 		t.Fatal(err)
 	}
@@ -87,25 +88,21 @@ func newArena(t *testing.T) *arena {
 	return a
 }
 
-func must2[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T { t.Helper(); return must(t, v, err) }
-}
-
 func (a *arena) nic(at netip.Addr, seed uint64) *verbs.Device {
-	d := must2(verbs.NewDevice(verbs.DeviceConfig{Addrs: []netip.Addr{at}, Seed: seed}))(a.t)
+	d := get(verbs.NewDevice(verbs.DeviceConfig{Addrs: []netip.Addr{at}, Seed: seed}))(a.t)
 	a.t.Cleanup(func() { d.Close() })
 	return d
 }
 
 func (a *arena) socket(at netip.Addr) *net.UDPConn {
-	c := must2(net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0))))(a.t)
+	c := get(net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0))))(a.t)
 	a.t.Cleanup(func() { c.Close() })
 	return c
 }
 
 // target is a connection of the victim to a peer that there is not: the attacker speaks for it.
 func (a *arena) target() *verbs.QP {
-	q := must2(a.pd.CreateQP(verbs.QPConfig{SendCQ: a.cq, RecvCQ: a.cq}))(a.t)
+	q := get(a.pd.CreateQP(verbs.QPConfig{SendCQ: a.cq, RecvCQ: a.cq}))(a.t)
 	err := q.Connect(verbs.Endpoint{GID: roce.GIDFromAddr(peerAddr), QPN: nobody, PSN: peersPSN}, verbs.ConnectOptions{PSN: ownPSN, RDAtomic: 4})
 	if err != nil {
 		a.t.Fatal(err)
@@ -215,13 +212,13 @@ func (a *arena) unharmed(name string) {
 // startHonest lets the peer write to the victim and read it back, again and again, and compare.
 func (a *arena) startHonest() {
 	v, p := a.victim.Open(), a.peer.Open()
-	vpd, ppd := must2(v.AllocPD())(a.t), must2(p.AllocPD())(a.t)
-	vcq, pcq := must2(v.CreateCQ(10))(a.t), must2(p.CreateCQ(10))(a.t)
+	vpd, ppd := get(v.AllocPD())(a.t), get(p.AllocPD())(a.t)
+	vcq, pcq := get(v.CreateCQ(10))(a.t), get(p.CreateCQ(10))(a.t)
 	const n = 20_000
 	rights := verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead
-	vmr, pmr := must2(vpd.AllocMR(n, rights))(a.t), must2(ppd.AllocMR(2*n, rights))(a.t)
-	vq, pq := must2(vpd.CreateQP(verbs.QPConfig{SendCQ: vcq, RecvCQ: vcq}))(a.t), must2(ppd.CreateQP(verbs.QPConfig{SendCQ: pcq, RecvCQ: pcq}))(a.t)
-	ve, pe := must2(vq.Local(0, 11))(a.t), must2(pq.Local(0, 22))(a.t)
+	vmr, pmr := get(vpd.AllocMR(n, rights))(a.t), get(ppd.AllocMR(2*n, rights))(a.t)
+	vq, pq := get(vpd.CreateQP(verbs.QPConfig{SendCQ: vcq, RecvCQ: vcq}))(a.t), get(ppd.CreateQP(verbs.QPConfig{SendCQ: pcq, RecvCQ: pcq}))(a.t)
+	ve, pe := get(vq.Local(0, 11))(a.t), get(pq.Local(0, 22))(a.t)
 	for q, c := range map[*verbs.QP][2]verbs.Endpoint{vq: {pe, ve}, pq: {ve, pe}} {
 		if err := q.Connect(c[0], verbs.ConnectOptions{PSN: c[1].PSN, Timeout: 17}); err != nil {
 			a.t.Fatal(err)
@@ -279,14 +276,14 @@ func complete(ctx context.Context, cq *verbs.CQ, n int) error {
 
 // startStream connects a stream by the connection manager; the victim answers with what it gets.
 func (a *arena) startStream() {
-	a.mgr = must2(cm.New(a.victim))(a.t)
-	far := must2(cm.New(a.peer))(a.t)
-	l := must2(a.mgr.ListenStream("tcp", victimAddr.String()+":7000"))(a.t)
+	a.mgr = get(cm.New(a.victim))(a.t)
+	far := get(cm.New(a.peer))(a.t)
+	l := get(a.mgr.ListenStream("tcp", victimAddr.String()+":7000"))(a.t)
 	go func() {
 		if c, err := l.Accept(); err == nil {
 			_, _ = io.Copy(c, c)
 		}
 	}()
-	a.stream = must2(far.DialStream(a.t.Context(), "tcp", l.Addr().String()))(a.t)
+	a.stream = get(far.DialStream(a.t.Context(), "tcp", l.Addr().String()))(a.t)
 	a.t.Cleanup(func() { a.stream.Close(); l.Close(); far.Close(); a.mgr.Close() })
 }
