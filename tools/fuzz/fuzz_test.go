@@ -32,6 +32,9 @@ func TestRead(t *testing.T) {
 	if r := read(at, failed); r.finding != "testdata/fuzz/FuzzCore/623e76670005a152" || r.executions != 102609 {
 		t.Errorf("%+v", r)
 	}
+	if r := read(at, "fuzz: elapsed: 10s, execs: 1 (0/sec), new interesting: 0 (total: 4)\n--- FAIL: FuzzCore (10.07s)\n    context deadline exceeded\nFAIL\n"); r.finding != "" {
+		t.Errorf("that the time was over is taken for a finding: %+v", r)
+	}
 	if r := read(at, "--- FAIL: FuzzCore (0.00s)\n    --- FAIL: FuzzCore/seed#3\nFAIL\n"); r.finding == "" {
 		t.Error("a seed that fails is no finding")
 	}

@@ -35,6 +35,7 @@ var (
 	only     = flag.String("run", "", "run only those whose name, such as internal/nic.FuzzCore, this expression matches")
 	cores    = flag.Bool("core", false, "run only the five of whole cores")
 	list     = flag.Bool("list", false, "list them, and run none")
+	fresh    = flag.Bool("fresh", false, "begin with the seeds alone, and keep nothing: a corpus that has grown takes a short run's time")
 	document = flag.String("o", "", "write the table into this document")
 )
 
@@ -141,6 +142,9 @@ func runAll(out io.Writer, all []target, dir string) ([]result, error) {
 		return nil, fmt.Errorf("asking for the build cache: %w", err)
 	}
 	corpus := filepath.Join(strings.TrimSpace(string(cache)), "rnic-fuzz")
+	if *fresh {
+		corpus = filepath.Join(dir, "corpus")
+	}
 	results := make([]result, len(all))
 	var mu sync.Mutex
 	var running sync.WaitGroup
@@ -166,7 +170,7 @@ func fuzz(t target, binary, corpus string) result {
 	cmd.Dir = filepath.FromSlash(t.pkg)
 	b, err := cmd.CombinedOutput()
 	r := read(t, string(b))
-	if err != nil && r.finding == "" {
+	if err != nil && r.finding == "" && !endedLate(string(b)) {
 		r.finding = "it ended with " + err.Error()
 	}
 	if r.finding != "" {

@@ -38,10 +38,16 @@ func read(t target, output string) result {
 	}
 	if m := failure.FindStringSubmatch(output); m != nil {
 		r.finding = m[1]
-	} else if strings.Contains(output, "--- FAIL") {
+	} else if strings.Contains(output, "--- FAIL") && !endedLate(output) {
 		r.finding = "a seed fails"
 	}
 	return r
+}
+
+// endedLate tells whether a fuzzer failed only because its time was over while a worker was busy, as happens on a loaded
+// machine (golang.org/issue/56238).
+func endedLate(output string) bool {
+	return strings.Contains(output, "\n    context deadline exceeded\n") && failure.FindString(output) == ""
 }
 
 // String is what is printed.
