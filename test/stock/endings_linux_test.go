@@ -3,31 +3,9 @@ package stock
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// compiled builds a verbs program of testdata.
-func compiled(t *testing.T, name string, libraries ...string) string {
-	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("gcc is missing: apt-get install gcc libc6-dev")
-	}
-	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
-		t.Skip("libibverbs is missing: apt-get install libibverbs-dev ibverbs-providers")
-	}
-	bin := filepath.Join(filepath.Dir(rnic(t)), name)
-	if _, err := os.Stat(bin); err == nil {
-		return bin
-	}
-	args := append([]string{"-O1", "-Wall", "-o", bin, "testdata/" + name + ".c", "-libverbs"}, libraries...)
-	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	return bin
-}
 
 // Every completion status that RoCE has (vol. 1, 11.6.2), as a stock program sees it, with what the peer sees. Those of enum
 // ibv_wc_status that are missing are of reliable datagrams (LOC_EEC_OP_ERR, LOC_RDD_VIOL_ERR, REM_INV_RD_REQ_ERR, INV_EECN_ERR, INV_EEC_STATE_ERR)
@@ -49,7 +27,7 @@ func TestEveryCompletionStatus(t *testing.T) {
 		"not_ready":        "a send: RNR retry counter exceeded",
 	} {
 		t.Run(name, func(t *testing.T) {
-			ends(t, want, "--addr", "127.0.0.1", "--", compiled(t, "endings", "-lpthread"), name)
+			ends(t, want, "--addr", "127.0.0.1", "--", compiled(t, "endings", "-libverbs", "-lpthread"), name)
 		})
 	}
 }
@@ -74,7 +52,7 @@ func TestEveryEvent(t *testing.T) {
 		"last":        "b event: last WQE reached",
 	} {
 		t.Run(name, func(t *testing.T) {
-			ends(t, want, "--addr", "127.0.0.1", "--addr", "127.0.0.2", "--", compiled(t, "endings", "-lpthread"), name)
+			ends(t, want, "--addr", "127.0.0.1", "--addr", "127.0.0.2", "--", compiled(t, "endings", "-libverbs", "-lpthread"), name)
 		})
 	}
 }
@@ -85,7 +63,7 @@ func TestEveryPortEvent(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, for a virtual Ethernet pair in a network namespace")
 	}
-	bin, self := compiled(t, "endings", "-lpthread"), rnic(t)
+	bin, self := compiled(t, "endings", "-libverbs", "-lpthread"), rnic(t)
 	const prepare = `set -e
 ip link set lo up; ip link add v0 type veth peer name v1
 ip addr add 10.9.8.1/24 dev v0; ip addr add 10.9.8.2/24 dev v0; ip link set v0 up; ip link set v1 up

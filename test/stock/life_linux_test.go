@@ -13,7 +13,7 @@ import (
 // life builds testdata/life.c, a verbs program that does what programs do in their lives.
 func life(t *testing.T) string {
 	t.Helper()
-	return compiled(t, "life")
+	return compiled(t, "life", "-libverbs")
 }
 
 // A program may fork while its memory is registered and transfers go on, by all the ways that libibverbs has for it, and
