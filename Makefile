@@ -1,4 +1,4 @@
-.PHONY: all demo test bench conformance lint guest-image clean
+.PHONY: all demo test bench conformance fuzz lint guest-image clean
 
 # The binary is always built again: Go knows better than make what has changed.
 all:
@@ -19,6 +19,10 @@ bench:
 # The NIC against implementations that are not ours. Options: make conformance CONFORMANCE="--group ucx"
 conformance:
 	@scripts/conformance.sh $(CONFORMANCE)
+
+# Every fuzzer, ten minutes each. Options: make fuzz FUZZ="-core -time 1m"
+fuzz:
+	@scripts/fuzz.sh $(FUZZ)
 
 lint:
 	@scripts/lint.sh

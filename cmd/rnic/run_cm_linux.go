@@ -72,6 +72,16 @@ func cmIDs(mgr *cma.Manager, dev *device.Device) (list []rdmanl.CMID) {
 	return list
 }
 
+// cmCounters are the connection manager's counters of a device.
+func cmCounters(mgr *cma.Manager, dev *device.Device) []rdmanl.Counter {
+	var c cma.Counters
+	if mgr != nil {
+		c = mgr.Counters(dev)
+	}
+	return []rdmanl.Counter{{Name: "cm_malformed", Value: c.Malformed}, {Name: "cm_unknown", Value: c.Unknown}, {Name: "cm_foreign", Value: c.Foreign},
+		{Name: "cm_duplicates", Value: c.Duplicates}, {Name: "cm_backlog_drops", Value: c.BacklogDrops}}
+}
+
 // joinedFront is what a run that joins gets: the device, and the connection manager if it is the run's first.
 type joinedFront struct {
 	*uverbs.Driver

@@ -63,7 +63,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	if r.trace != nil {
 		trace = patientTrace(r.trace)
 	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, CMCounters: func() []rdmanl.Counter { return cmCounters(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
 }
 
@@ -113,7 +113,8 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err := o.nic.joinable(&q.NIC); err != nil {
 		return nil, err
 	}
-	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r, CMIDs: func() []rdmanl.CMID { return cmIDs(o.mgr, o.dev) }}
+	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r, CMIDs: func() []rdmanl.CMID { return cmIDs(o.mgr, o.dev) },
+		CMCounters: func() []rdmanl.Counter { return cmCounters(o.mgr, o.dev) }}
 	if err := q.outputs(r, &cfg); err != nil {
 		return nil, err
 	}

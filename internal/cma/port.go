@@ -41,6 +41,8 @@ type port struct {
 	queued []ibcm.Datagram
 	ahs    map[ahKey]*verbs.AH
 
+	strange uint64 // datagrams that are none of a connection manager
+
 	stop context.CancelFunc
 	kick chan struct{} // the next timer is earlier than wake
 	wake int64         // when the timers are looked at next
@@ -176,6 +178,8 @@ func (p *port) receive(ctx context.Context) {
 					p.cm.Receive(p.m.now(), ibcm.Address{Local: roce.GID(path.Dst.As16()), Remote: roce.GID(path.Src.As16())}, b[roce.GRHSize:])
 					p.work()
 				}
+			} else if w.Status == verbs.StatusSuccess {
+				p.strange++
 			}
 			_ = p.postReceive(i) // fails only when the queue pair is gone
 		}

@@ -332,8 +332,14 @@ type Stats struct {
 	RNRNAKsSent, RNRNAKsReceived             uint64
 	AccessNAKsSent, OtherNAKsSent, NAKsRecvd uint64
 	Duplicates                               uint64 // duplicate requests received
-	BadPackets                               uint64 // malformed, unknown queue pair, wrong state or type
+	BadPackets                               uint64 // malformed, unknown queue pair, wrong state, type or source
+	UnknownQPs, BadSources                   uint64 // of these: to no queue pair; to one that is connected to another address
 	BadPKey, BadQKey                         uint64
+	OutOfSequence                            uint64 // dropped behind a gap: requests (9.7.5.1), and responses before one that is missing
+	BehindErrors                             uint64 // dropped behind what has ended, or is ending, the connection
+	GhostAcks                                uint64 // acknowledgements and responses of what was never sent (9.7.6.1)
+	StaleAcks                                uint64 // and of what nobody waits for any more
+	MulticastEchoes                          uint64 // the NIC's own, which the network has brought back
 	UDDropped                                uint64 // no receive posted, or too small
 	UCLost                                   uint64 // unreliable connections: packets that the numbers of later ones show missing
 	UCDropped                                uint64 // unreliable connections: packets that cost a message

@@ -89,6 +89,7 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 		return
 	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)) && n.planted != PlantedEchoedCopy:
 		n.noteReceived(NoteOwnEcho)
+		n.stats.MulticastEchoes++
 		return // its own, back from the network: the members here have had it
 	}
 	for i, q := range m.members {

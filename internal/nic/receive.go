@@ -118,8 +118,20 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		return
 	}
 	q := n.destination(p)
-	if q == nil || q.nic != n || !q.accepts(rx, p) {
+	if q == nil || q.nic != n {
 		n.stats.BadPackets++
+		n.stats.UnknownQPs++
+		n.noteReceived(whyNot(q, rx, p))
+		return
+	}
+	if !q.accepts(p) || q.typ == UD && rx.Path.Dst.IsMulticast() { // those go to multicastQPN
+		n.stats.BadPackets++
+		n.noteReceived(whyNot(q, rx, p))
+		return
+	}
+	if q.typ != UD && !q.fromPeer(rx, p) {
+		n.stats.BadPackets++
+		n.stats.BadSources++
 		n.noteReceived(whyNot(q, rx, p))
 		return
 	}
@@ -175,9 +187,8 @@ func (n *NIC) destination(p *roce.Packet) *QP {
 	return q
 }
 
-// accepts checks the packet's transport, the queue pair's state, and that the packet comes from the
-// address that a connected queue pair is connected to (9.6.1).
-func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
+// accepts checks the packet's transport and the queue pair's state (9.6.1).
+func (q *QP) accepts(p *roce.Packet) bool {
 	switch q.state {
 	case RTS, SQD, SQE:
 		if q.state == SQE && q.nic.planted == PlantedSQEDeaf {
@@ -196,7 +207,7 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 	}
 	switch q.typ {
 	case UD:
-		return p.Info.Transport == roce.TransportUD && !rx.Path.Dst.IsMulticast() // those go to multicastQPN
+		return p.Info.Transport == roce.TransportUD
 	case UC:
 		want = roce.TransportUC
 	case XRCINI, XRCTGT:
@@ -205,7 +216,12 @@ func (q *QP) accepts(rx *RxPacket, p *roce.Packet) bool {
 			return false
 		}
 	}
-	return p.Info.Transport == want && (comesBy(&rx.Path, &q.path) || q.onOtherPath(&rx.Path, p.BTH))
+	return p.Info.Transport == want
+}
+
+// fromPeer tells whether the packet comes from the address that a connected queue pair is connected to (9.6.1).
+func (q *QP) fromPeer(rx *RxPacket, p *roce.Packet) bool {
+	return comesBy(&rx.Path, &q.path) || q.onOtherPath(&rx.Path, p.BTH)
 }
 
 // partitionsMatch is the rule of 10.9.3: the same partition, and not both limited members.

@@ -28,12 +28,15 @@ func (t *roundTrip) acked(now int64, una roce.PSN) bool {
 // receiveResponse treats an acknowledgement, a READ response or an atomic response (9.7.6).
 func (q *QP) receiveResponse(now int64, p *roce.Packet) {
 	r := &q.req
+	s := &q.nic.stats
 	if !r.started || r.failing {
+		s.BehindErrors++
 		return
 	}
 	psn := p.BTH.PSN()
 	if roce.Diff(psn, r.max) >= 0 {
 		q.note(NoteGhost)
+		s.GhostAcks++
 		return // a ghost: it acknowledges what was never sent (9.7.6.1)
 	}
 	before := r.una
@@ -100,6 +103,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		q.learnCredits(h, psn)
 		switch {
 		case psn.Before(r.una):
+			q.nic.stats.StaleAcks++
 		case q.sel.on:
 			q.acknowledgeUpTo(psn.Add(1))
 			q.repair(now)
@@ -108,10 +112,12 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		}
 		return
 	case roce.SyndromeReserved:
+		q.nic.stats.BadPackets++
 		return
 	}
 	if psn.Before(r.una) {
 		q.note(NoteOld)
+		q.nic.stats.StaleAcks++
 		return // about something that has been acknowledged
 	}
 	n := &q.nic.stats
@@ -278,19 +284,23 @@ func (q *QP) receiveAtomicAck(now int64, p *roce.Packet, psn roce.PSN) {
 func (q *QP) awaiting(now int64, psn roce.PSN) *sendRequest {
 	r := &q.req
 	if psn.Before(r.una) {
+		q.nic.stats.StaleAcks++ // a duplicate
 		q.note(NoteOld)
-		return nil // a duplicate
+		return nil
 	}
 	if !q.acknowledge(psn) {
+		q.nic.stats.OutOfSequence++
 		q.goBackImplied(now)
 		return nil
 	}
 	if r.acked == r.tail || r.una != psn {
 		q.note(NoteUnexpected)
+		q.nic.stats.StaleAcks++
 		return nil
 	}
 	w := r.at(r.acked)
 	if w.status != ring.StatusSuccess {
+		q.nic.stats.BehindErrors++
 		return nil
 	}
 	if !w.answered() {

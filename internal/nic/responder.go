@@ -97,6 +97,7 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
 		q.note(NoteRefusing)
+		q.nic.stats.BehindErrors++
 		return
 	}
 	psn := p.BTH.PSN()
@@ -106,6 +107,7 @@ func (q *QP) receiveRequest(now int64, p *roce.Packet) {
 		q.keepRequest(p, psn)
 		return
 	case d > 0:
+		q.nic.stats.OutOfSequence++
 		if r.nakSent {
 			q.note(NoteGapAgain)
 		} else {

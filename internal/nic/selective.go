@@ -185,13 +185,20 @@ func (q *QP) dropKept() {
 func (q *QP) keepRequest(p *roce.Packet, psn roce.PSN) {
 	r, s := &q.resp, &q.sel
 	if r.nakSent {
+		q.nic.stats.OutOfSequence++
 		return // it waits for the packet that it has refused: not ready, or there was no room for those behind
 	}
+	if s.requests.has(psn) {
+		q.nic.stats.Duplicates++
+	}
 	fits := len(q.nic.units) == 1 || !p.Info.HasIETH
-	if (!fits || !q.nic.transport.keep(&s.requests, r.expected, psn, p.Data)) && (s.requests == nil || s.requests.count == 0) {
-		r.nakSent = true
-		q.refuse(roce.NAKSequence, r.expected)
-		return
+	if !fits || !q.nic.transport.keep(&s.requests, r.expected, psn, p.Data) {
+		q.nic.stats.OutOfSequence++
+		if s.requests == nil || s.requests.count == 0 {
+			r.nakSent = true
+			q.refuse(roce.NAKSequence, r.expected)
+			return
+		}
 	}
 	s.due = true
 	q.activate()
@@ -246,6 +253,7 @@ func (q *QP) sendSelectiveAck(tx *Tx) bool {
 func (q *QP) receiveSelectiveAck(now int64, psn roce.PSN, h roce.SACK) {
 	r, s := &q.req, &q.sel
 	if psn.Before(r.una) {
+		q.nic.stats.StaleAcks++
 		return
 	}
 	q.nic.stats.NAKsRecvd++
@@ -343,8 +351,13 @@ func (q *QP) keepResponse(now int64, p *roce.Packet, psn roce.PSN) bool {
 		return true
 	}
 	s.acked = later(s.acked, psn, r.una)
+	if s.responses.has(psn) {
+		q.nic.stats.StaleAcks++
+	}
 	if q.nic.transport.keep(&s.responses, r.una, psn, p.Data) {
 		q.credit(psn)
+	} else {
+		q.nic.stats.OutOfSequence++
 	}
 	s.heard = later(s.heard, psn.Add(1), r.una)
 	q.repair(now)

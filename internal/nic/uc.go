@@ -78,6 +78,7 @@ func (q *QP) receiveUnacknowledged(p *roce.Packet) {
 	r := &q.resp
 	if r.refusing {
 		q.note(NoteRefusing)
+		q.nic.stats.BehindErrors++
 		return
 	}
 	psn := p.BTH.PSN()

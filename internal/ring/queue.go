@@ -71,6 +71,23 @@ type Queue struct {
 	mask  uint32
 	shift uint8
 	index uint32 // own index, trusted
+
+	onRead func() // tests only
+}
+
+// OnRead has f called before each read of what the other side can write, which f may change: tests only.
+func (q *Queue) OnRead(f func()) { q.onRead = f }
+
+func (q *Queue) reads() {
+	if q.onRead != nil {
+		q.onRead()
+	}
+}
+
+// load reads an index that the other side writes.
+func (q *Queue) load(off int) uint32 {
+	q.reads()
+	return load32(q.buf[off:])
 }
 
 // Format writes an empty queue's header into buf and returns a view of it. len(buf) must be at
@@ -126,21 +143,21 @@ func guard(err *error) {
 func (q *Queue) Pending() (n uint32) {
 	var err error
 	defer guard(&err)
-	return (load32(q.buf[offProducer:]) - q.index) & q.mask
+	return (q.load(offProducer) - q.index) & q.mask
 }
 
 // PendingFrom is Pending, counted from a private position ahead of the consumer index.
 func (q *Queue) PendingFrom(pos uint32) (n uint32) {
 	var err error
 	defer guard(&err)
-	return (load32(q.buf[offProducer:]) - pos) & q.mask
+	return (q.load(offProducer) - pos) & q.mask
 }
 
 // Produced is the producer's index as it stands in the queue: where a new producer goes on.
 func (q *Queue) Produced() (i uint32) {
 	var err error
 	defer guard(&err)
-	return load32(q.buf[offProducer:]) & q.mask
+	return q.load(offProducer) & q.mask
 }
 
 // Position is this side's own index.
@@ -163,7 +180,7 @@ func (q *Queue) Consume() (err error) {
 // ConsumeAll drops every published element, as a reset does.
 func (q *Queue) ConsumeAll() (err error) {
 	defer guard(&err)
-	q.index = load32(q.buf[offProducer:]) & q.mask
+	q.index = q.load(offProducer) & q.mask
 	store32(q.buf[offConsumer:], q.index)
 	return nil
 }
@@ -172,7 +189,7 @@ func (q *Queue) ConsumeAll() (err error) {
 // call. What has been published stays.
 func (q *Queue) Shut() (err error) {
 	defer guard(&err)
-	store32(q.buf[offConsumer:], (load32(q.buf[offProducer:])+1)&q.mask)
+	store32(q.buf[offConsumer:], (q.load(offProducer)+1)&q.mask)
 	return nil
 }
 
@@ -191,7 +208,7 @@ func (q *Queue) Free() (n uint32) {
 	defer guard(&err)
 	// A consumer that is one past the producer (rdma-core 34 to 54 leave it so) looks like full
 	// for a moment; it corrects itself at the next poll.
-	return (load32(q.buf[offConsumer:]) - q.index - 1) & q.mask
+	return (q.load(offConsumer) - q.index - 1) & q.mask
 }
 
 // Publish makes the element at Position visible to the consumer: data before index.

@@ -8,7 +8,7 @@ package ring
 // Precondition: the elements have the same size.
 func (q *Queue) MoveReceives(to *Queue) (err error) {
 	defer guard(&err)
-	n := (load32(q.buf[offProducer:]) - q.index) & q.mask
+	n := (q.load(offProducer) - q.index) & q.mask
 	return q.move(to, q.index, n, func() {
 		to.index = 0
 		store32(to.buf[offProducer:], n)
@@ -19,7 +19,7 @@ func (q *Queue) MoveReceives(to *Queue) (err error) {
 // empty; see MoveReceives.
 func (q *Queue) MoveCompletions(to *Queue) (err error) {
 	defer guard(&err)
-	from := load32(q.buf[offConsumer:]) & q.mask
+	from := q.load(offConsumer) & q.mask
 	n := (q.index - from) & q.mask
 	return q.move(to, from, n, func() {
 		to.index = n

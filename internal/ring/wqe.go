@@ -146,6 +146,7 @@ const (
 // the element holds.
 func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) {
 	defer guard(&err)
+	q.reads()
 	e := q.elem(pos)
 	if len(e) < SendWQESize {
 		return true, nil
@@ -178,7 +179,8 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 	}
 	room := len(e) - SendWQESize
 	w.InlineLen, w.NumSGE = 0, 0
-	if !ud && w.Opcode == OpAtomicWrite && le.Uint32(e[swNumSGE:]) == 0 {
+	n := le.Uint32(e[swNumSGE:])
+	if !ud && w.Opcode == OpAtomicWrite && n == 0 {
 		// The stock provider puts the eight bytes there, without saying so in the flags.
 		if room < atomicWriteSize {
 			return true, nil
@@ -190,7 +192,7 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 	if w.Flags&SendInline != 0 {
 		// Not dma.length alone: rdma-core before 64 leaves it 0 for an inline data list, where
 		// resid has been set as well; the provider keeps both the same otherwise.
-		n := le.Uint32(e[swDMALen:])
+		n = le.Uint32(e[swDMALen:])
 		if n == 0 {
 			n = le.Uint32(e[swDMALen+4:])
 		}
@@ -201,7 +203,6 @@ func (q *Queue) LoadSend(pos uint32, w *SendWQE, ud bool) (bad bool, err error) 
 		copy(w.Inline[:n], e[swSGE:])
 		return false, nil
 	}
-	n := le.Uint32(e[swNumSGE:])
 	if n > MaxSGE || n > uint32(room/SGESize) {
 		return true, nil
 	}
@@ -305,6 +306,7 @@ type RecvWQE struct {
 // LoadRecv copies the receive work request at position pos into w; see LoadSend.
 func (q *Queue) LoadRecv(pos uint32, w *RecvWQE) (bad bool, err error) {
 	defer guard(&err)
+	q.reads()
 	e := q.elem(pos)
 	w.WRID = le.Uint64(e[rwrID:])
 	n := le.Uint32(e[rwNumSGE:])

@@ -7,6 +7,15 @@ import (
 	"rnic/internal/rdmanl"
 )
 
+// hwCounters are all that the device and its connection manager count.
+func (d *Driver) hwCounters(r device.Readings) []rdmanl.Counter {
+	all := append(hwCounters(r), refusedCounters(&r)...)
+	if d.cfg.CMCounters != nil {
+		all = append(all, d.cfg.CMCounters()...)
+	}
+	return all
+}
+
 // hwCounters are the NIC's counters. Those that Linux's Soft-RoCE has too have its names and come first, in its order
 // (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
 func hwCounters(r device.Readings) []rdmanl.Counter {
@@ -81,7 +90,7 @@ func portCounters(r device.Readings) []rdmanl.Counter {
 
 // counterFiles are those of a port: each tells what the NIC has counted when it is read.
 func (b *treeBuilder) counterFiles(d *Driver, port string) {
-	for dir, counters := range map[string]func(device.Readings) []rdmanl.Counter{"hw_counters": hwCounters, "counters": portCounters} {
+	for dir, counters := range map[string]func(device.Readings) []rdmanl.Counter{"hw_counters": d.hwCounters, "counters": portCounters} {
 		for i, c := range counters(device.Readings{}) {
 			b.live(port+"/"+dir+"/"+c.Name, func() (string, error) {
 				return strconv.FormatUint(counters(d.dev.Readings())[i].Value, 10) + "\n", nil

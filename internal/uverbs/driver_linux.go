@@ -37,6 +37,8 @@ type Config struct {
 	Watch Watch
 	// CMIDs, if set, are the ids of the connection manager that are of this device, or of none.
 	CMIDs func() []rdmanl.CMID
+	// CMCounters, if set, are the connection manager's counters of this device, the same ones in each answer.
+	CMCounters func() []rdmanl.Counter
 	// Index numbers the devices of one run: the node is uverbs0 for 0.
 	Index int
 	// Programs is the way to the programs; nil where this process traces them itself.

@@ -31,7 +31,12 @@ const unknown = 0xdddd
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{program: newProgram(t, nil), mem: make([]byte, 8192)}
+	return newWorldOn(newProgram(t, nil))
+}
+
+// newWorldOn is newWorld of a program that there is.
+func newWorldOn(p *program) *world {
+	w := &world{program: p, mem: make([]byte, 8192)}
 	w.drv.cfg.Logf = nil
 	w.fd, w.asyncEvent = w.context()
 	w.channel = w.compChannel(w.fd)

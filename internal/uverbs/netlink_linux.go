@@ -92,7 +92,7 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
 		Resources: d.netlinkResources,
-		Counters:  func(uint32) []rdmanl.Counter { return hwCounters(d.dev.Readings()) },
+		Counters:  func(uint32) []rdmanl.Counter { return d.hwCounters(d.dev.Readings()) },
 	}
 }
 
