@@ -36,7 +36,12 @@ type Image struct {
 // Programs, paths of the host, are added to the guest's /bin, with the shared
 // libraries that they need.
 func BuildImage(ctx context.Context, dir string, programs ...string) (*Image, error) {
-	k, err := findKernel(ctx, CacheDir())
+	return BuildImageOf(ctx, "", dir, programs...)
+}
+
+// BuildImageOf is BuildImage with the kernel of a suite of Debian, as trixie or sid; "" is the host's own release.
+func BuildImageOf(ctx context.Context, suite, dir string, programs ...string) (*Image, error) {
+	k, err := findKernel(ctx, CacheDir(), suite)
 	if err != nil {
 		return nil, err
 	}
