@@ -115,7 +115,7 @@ func (m *Machine) supervise(started chan<- error) {
 // qemuArgs returns the command that boots the image.
 func qemuArgs(image *Image) []string {
 	off := "csum=off,guest_csum=off,gso=off,host_tso4=off,host_tso6=off,host_ufo=off," +
-		"guest_tso4=off,guest_tso6=off,guest_ufo=off,mrg_rxbuf=off"
+		"guest_tso4=off,guest_tso6=off,guest_ufo=off,mrg_rxbuf=off,host_mtu=" + strconv.Itoa(LargestMTU)
 	// Emulated, the counter of cycles is the host's. The guest would measure its rate against a clock
 	// that a busy host does not serve in time, and hang; so it is told the rate.
 	params := fmt.Sprintf("console=ttyS0 quiet panic=-1 reboot=t nokaslr mitigations=off random.trust_cpu=on "+
@@ -179,6 +179,15 @@ func (m *Machine) Run(ctx context.Context, script string) (string, error) {
 		return string(out), &ExitError{status}
 	}
 	return string(out), nil
+}
+
+// SetMTU sets the MTU of both ends of the link, up to LargestMTU; the path MTU of the guest's device follows.
+func (m *Machine) SetMTU(ctx context.Context, bytes int) error {
+	if _, err := run(ctx, "", "ip", "-n", m.network.Namespace, "link", "set", tapName, "mtu", strconv.Itoa(bytes)); err != nil {
+		return err
+	}
+	_, err := m.Run(ctx, fmt.Sprintf("ip link set eth0 mtu %d", bytes))
+	return err
 }
 
 // Console returns what the guest's kernel and its first process have said.

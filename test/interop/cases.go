@@ -1,0 +1,211 @@
+package interop
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// axes are the coordinates that every program is tried at.
+func axes(loss []bool) (list []Case) {
+	for _, mtu := range []int{1024, 4096} {
+		for _, toGuest := range []bool{true, false} {
+			for _, v6 := range []bool{false, true} {
+				for _, lossy := range loss {
+					list = append(list, Case{MTU: mtu, ToGuest: toGuest, IPv6: v6, Loss: lossy})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// Of what is not reliable, what is lost stays lost, and the programs wait for it for ever: these are not tried with loss.
+var (
+	cleanOnly = []bool{false}
+	bothWays  = []bool{false, true}
+)
+
+// Cases are all of the matrix, those of one MTU together.
+func Cases() []Case {
+	cases := slices.Concat(pingpongCases(), perftestCases(), rpingCases(), operationCases())
+	slices.SortStableFunc(cases, func(a, b Case) int { return a.MTU - b.MTU })
+	return cases
+}
+
+// pingpongCases are those of rdma-core's own programs, which check what they receive with -c, against themselves and Go.
+func pingpongCases() (cases []Case) {
+	for _, transport := range []string{"rc", "uc", "ud"} {
+		sizes := []struct{ bytes, n int }{{1, 100}, {4096, 50}, {65536, 20}, {1 << 20, 5}}
+		loss := cleanOnly
+		switch transport {
+		case "rc":
+			loss = bothWays
+		case "ud":
+			sizes = sizes[:1]
+			sizes = append(sizes, struct{ bytes, n int }{1024, 50})
+		}
+		for _, size := range sizes {
+			for _, c := range axes(loss) {
+				for _, goSide := range []bool{false, true} {
+					program := fmt.Sprintf("ibv_%s_pingpong", transport)
+					options := fmt.Sprintf(" -g @GID -p @PORT -c -s %d -n %d -r %d", size.bytes, size.n, size.n)
+					if transport != "ud" {
+						options += fmt.Sprintf(" -m %d", c.MTU)
+					}
+					c := c
+					c.Row, c.Go = fmt.Sprintf("%s -s %d", program, size.bytes), goSide
+					c.server, c.client = program+options, program+options+" @PEER"
+					c.check = exchanged(size.n)
+					name := fmt.Sprintf("%s_pingpong/%d", transport, size.bytes)
+					if goSide {
+						name = "go_" + name
+						ours := fmt.Sprintf("gopeer pingpong -t %s -a @OWN -p @PORT -m %d -s %d -n %d", transport, c.MTU, size.bytes, size.n)
+						if c.ToGuest {
+							c.client = ours + " -c @PEER"
+						} else {
+							c.server = ours
+						}
+					}
+					c.Short = c.MTU == 1024 && !c.Loss && (size.bytes == 65536 && !goSide && c.IPv6 || size.bytes == 1<<20 && goSide && !c.IPv6 || transport == "ud" && size.bytes == 1 && !c.IPv6)
+					cases = append(cases, c.finish(name))
+				}
+			}
+		}
+	}
+	return cases
+}
+
+// perftest are the programs, and what they are run with, but for size and count.
+var perftest = []struct {
+	program  string
+	options  []string
+	reliable bool
+	atomic   bool
+}{
+	{"ib_write_bw", []string{""}, true, false},
+	{"ib_write_bw", []string{" -c UC"}, false, false},
+	{"ib_write_lat", []string{""}, true, false},
+	{"ib_write_lat", []string{" -c UC"}, false, false},
+	{"ib_read_bw", []string{""}, true, false},
+	{"ib_read_lat", []string{""}, true, false},
+	{"ib_send_bw", []string{""}, true, false},
+	{"ib_send_bw", []string{" -c UC", " -c UD"}, false, false},
+	{"ib_send_lat", []string{""}, true, false},
+	{"ib_send_lat", []string{" -c UC", " -c UD"}, false, false},
+	{"ib_atomic_bw", []string{" -A FETCH_AND_ADD", " -A CMP_AND_SWAP"}, true, true},
+	{"ib_atomic_lat", []string{" -A FETCH_AND_ADD", " -A CMP_AND_SWAP"}, true, true},
+}
+
+// sizesOf are the sizes and counts of a program, as options, and how many rows it prints of each.
+func sizesOf(atomic, datagrams, loss bool, mtu int) (options []string, rows []int) {
+	switch {
+	case atomic && loss:
+		return []string{"-n 200"}, []int{1}
+	case atomic:
+		return []string{"-n 50"}, []int{1}
+	case datagrams:
+		return []string{"-s 1 -n 100", fmt.Sprintf("-s %d -n 100", mtu)}, []int{1, 1}
+	case loss:
+		return []string{"-s 1 -n 200", "-s 1048576 -n 5"}, []int{1, 1}
+	}
+	return []string{"-s 1 -n 100", "-s 4097 -n 20", "-s 65536 -n 10", "-s 1048576 -n 5"}, []int{1, 1, 1, 1}
+}
+
+func perftestCases() (cases []Case) {
+	for _, p := range perftest {
+		loss := cleanOnly
+		if p.reliable {
+			loss = bothWays
+		}
+		for _, option := range p.options {
+			for _, c := range axes(loss) {
+				for _, cm := range []bool{false, true} {
+					sizes, rows := sizesOf(p.atomic, strings.Contains(option, "UD"), c.Loss, c.MTU)
+					for i, size := range sizes {
+						cases = append(cases, perftestCase(c, p.program+option, size, rows[i], cm))
+					}
+				}
+			}
+		}
+	}
+	return cases
+}
+
+// perftestCase is the case of a program of perftest at the coordinates that c has.
+func perftestCase(c Case, command, size string, rows int, cm bool) Case {
+	bytes, _, _ := strings.Cut(strings.TrimPrefix(size, "-s "), " -n")
+	name := strings.TrimPrefix(strings.ReplaceAll(command, " -c ", "_"), "ib_")
+	name = strings.ReplaceAll(name, " -A ", "_")
+	c.CM = cm
+	c.Row = command
+	if strings.HasPrefix(size, "-s") {
+		c.Row += " -s " + bytes
+		name += "/" + bytes
+	}
+	command += " -F -p @PORT " + size
+	if cm {
+		c.Row += " -R"
+		name += "_R"
+		command += " -R"
+	} else {
+		command += fmt.Sprintf(" -x @GID -m %d", c.MTU)
+	}
+	if c.IPv6 {
+		command += " --ipv6"
+	}
+	c.server, c.client = command, command+" @PEER"
+	c.check = measured(rows)
+	c.Short = c.MTU == 1024 && !c.Loss && !c.IPv6 && !cm && (bytes == "1048576" || strings.Contains(name, "atomic_bw_CMP")) && !strings.Contains(name, "UC") && !strings.Contains(name, "lat")
+	return c.finish(name)
+}
+
+func rpingCases() (cases []Case) {
+	for _, size := range []int{64, 3000, 65000} {
+		for _, c := range axes(bothWays) {
+			options := fmt.Sprintf(" -p @PORT -C 20 -S %d -V", size)
+			c.CM, c.Row = true, fmt.Sprintf("rping -S %d", size)
+			c.server, c.client = "rping -s -a @OWN"+options, "rping -c -v -a @PEER"+options
+			c.check = pinged(20)
+			cases = append(cases, c.finish(fmt.Sprintf("rping/%d", size)))
+		}
+	}
+	return cases
+}
+
+// operationCases have Go programs and a program of the kernel's side execute every operation in both directions, whose
+// every byte both check.
+func operationCases() (cases []Case) {
+	for _, transport := range []string{"rc", "uc", "ud"} {
+		kinds, loss := []string{"send", "send_imm", "write", "write_imm", "read"}, bothWays
+		sizes := []string{"1", "8", "mtu-1", "mtu", "mtu+1", "3000", "70000", "250000"}
+		var list []string
+		switch transport {
+		case "rc":
+			list = []string{"cas", "cas_miss", "fetch_add"}
+		case "uc":
+			kinds, loss = kinds[:4], cleanOnly
+		case "ud":
+			kinds, loss, sizes = kinds[:2], cleanOnly, sizes[:4]
+		}
+		for _, kind := range kinds {
+			for _, size := range sizes {
+				list = append(list, kind+":"+size)
+			}
+		}
+		for _, c := range axes(loss) {
+			options := fmt.Sprintf(" -t %s -a @OWN -p @PORT -m %d", transport, c.MTU)
+			theirs, ours := "rawqp"+options, "gopeer operations"+options
+			ask := " -f both -c @PEER " + strings.Join(list, " ")
+			c.Go, c.Row = true, "every operation, "+strings.ToUpper(transport)
+			c.server, c.client = theirs, ours+ask
+			if !c.ToGuest {
+				c.server, c.client = ours, theirs+ask
+			}
+			c.check = verified(2 * len(list))
+			c.Short = c.MTU == 1024 && (c.Loss == (transport == "rc")) && c.IPv6
+			cases = append(cases, c.finish("go_operations/"+transport))
+		}
+	}
+	return cases
+}

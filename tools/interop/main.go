@@ -1,0 +1,165 @@
+// Command interop runs the matrix of package test/interop against the kernel's Soft-RoCE in virtual machines, one for
+// each kernel, and writes its table into docs/conformance.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"rnic/test/guest"
+	"rnic/test/interop"
+)
+
+// options are those of the command line.
+type options struct {
+	suites, pattern, rnic, results, document string
+	list, verbose, render                    bool
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.suites, "suites", ",sid", "kernels: `releases` of Debian, comma separated; an empty name is the machine's own")
+	flag.StringVar(&o.pattern, "run", "", "run only cases whose id matches this `pattern`; the document is not written")
+	flag.BoolVar(&o.list, "list", false, "print the cases and run none")
+	flag.BoolVar(&o.verbose, "verbose", false, "print what the programs write")
+	flag.BoolVar(&o.render, "render", false, "run nothing: write the table from the results of the last run")
+	flag.StringVar(&o.rnic, "rnic", "./rnic", "`binary` to test")
+	flag.StringVar(&o.results, "o", "test/interop/results.json", "write results to this `file`")
+	flag.StringVar(&o.document, "doc", "docs/conformance.md", "`document` with the table")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	failed, err := run(ctx, &o)
+	if errors.Is(err, guest.ErrUnavailable) {
+		fmt.Println("skip, all of them:", err)
+		return
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "interop:", err)
+		os.Exit(1)
+	}
+	if failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// run runs the cases on every kernel and returns how many failed.
+func run(ctx context.Context, o *options) (failed int, err error) {
+	if o.render {
+		report, err := interop.Read(o.results)
+		if err != nil {
+			return 0, err
+		}
+		return 0, report.WriteInto(o.document)
+	}
+	pattern, err := regexp.Compile(o.pattern)
+	if err != nil {
+		return 0, fmt.Errorf("--run: %w", err)
+	}
+	var cases []interop.Case
+	for _, c := range interop.Cases() {
+		if pattern.MatchString(c.ID) {
+			cases = append(cases, c)
+		}
+	}
+	if o.list {
+		for i := range cases {
+			fmt.Println(cases[i].ID)
+		}
+		return 0, nil
+	}
+	if err := guest.Available(); err != nil {
+		return 0, err
+	}
+	report := &interop.Report{}
+	for suite := range strings.SplitSeq(o.suites, ",") {
+		k, err := onKernel(ctx, o, suite, cases)
+		if err != nil {
+			return failed, err
+		}
+		failed += k.Failed()
+		report.Kernels = append(report.Kernels, *k)
+	}
+	if o.pattern != "" {
+		return failed, nil
+	}
+	if err := report.Write(o.results); err != nil {
+		return failed, err
+	}
+	return failed, report.WriteInto(o.document)
+}
+
+// onKernel boots a machine with the kernel of a release and runs the cases against it.
+func onKernel(ctx context.Context, o *options, suite string, cases []interop.Case) (*interop.Kernel, error) {
+	dir, err := os.MkdirTemp("", "rnic-interop-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	rawqp, gopeer := filepath.Join(dir, "rawqp"), filepath.Join(dir, "gopeer")
+	if err := command(ctx, "gcc", "-O2", "-o", rawqp, "test/guest/rawqp/rawqp.c", "-libverbs"); err != nil {
+		return nil, err
+	}
+	if err := command(ctx, "go", "build", "-o", gopeer, "./test/interop/gopeer"); err != nil {
+		return nil, err
+	}
+	image, err := guest.BuildImageOf(ctx, suite, dir, rawqp)
+	if err != nil {
+		return nil, err
+	}
+	network, err := guest.NewNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer network.Close()
+	machine, err := guest.Boot(ctx, image, network)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { machine.Close() }()
+	rnic, err := filepath.Abs(o.rnic)
+	if err != nil {
+		return nil, err
+	}
+	rig := interop.NewRig(machine, network, guest.Link, rnic, gopeer)
+	k := &interop.Kernel{Version: image.Version}
+	begin := time.Now()
+	for i := range cases {
+		if i%100 == 0 {
+			fmt.Printf("kernel %s: %d of %d cases, %.0f s\n", image.Version, i, len(cases), time.Since(begin).Seconds())
+		}
+		res, err := rig.Run(ctx, &cases[i])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w; the guest's console:\n%s", cases[i].ID, err, machine.Console())
+		}
+		k.Results = append(k.Results, res)
+		if !res.Pass {
+			fmt.Printf("FAIL %s %s (%s): %s\n", image.Version, res.ID, res.Command, res.Reason)
+		} else if o.verbose || o.pattern != "" {
+			fmt.Printf("pass %s %.1f s\n", res.ID, res.Seconds)
+		}
+		if o.verbose {
+			fmt.Printf("--- server:\n%s--- client:\n%s", res.Server, res.Client)
+		}
+	}
+	k.Seconds = time.Since(begin).Seconds()
+	fmt.Printf("kernel %s: %d cases, %d failed, %.0f s\n", k.Version, len(k.Results), k.Failed(), k.Seconds)
+	return k, nil
+}
+
+func command(ctx context.Context, name string, args ...string) error {
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
