@@ -65,6 +65,8 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 		"tuntap add " + tapName + " mode tap",
 		"addr add " + HostAddress + prefix + " dev " + tapName,
 		"addr add " + HostAddress6 + prefix6 + " dev " + tapName + " nodad",
+		// An emulated guest takes packets slowly: what is not reliable must find room here.
+		"link set " + tapName + " txqueuelen 10000",
 		"link set " + tapName + " up",
 	} {
 		if _, err := run(ctx, "", "ip", append([]string{"-n", n.Namespace}, strings.Fields(args)...)...); err != nil {

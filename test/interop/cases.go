@@ -26,11 +26,58 @@ var (
 	bothWays  = []bool{false, true}
 )
 
-// Cases are all of the matrix, those of one MTU together.
-func Cases() []Case {
+// All are the cases of the whole matrix, those of one MTU together.
+func All() []Case {
 	cases := slices.Concat(pingpongCases(), perftestCases(), rpingCases(), operationCases())
 	slices.SortStableFunc(cases, func(a, b Case) int { return a.MTU - b.MTU })
 	return cases
+}
+
+// Covering are two cases of each program in each direction, with and without -R, with and without loss: one of each MTU
+// and one of each IP version, with sizes in rotation. A sixth of the matrix, it has every pair of these but not every
+// combination.
+func Covering() []Case {
+	type kind struct {
+		family                     string
+		golang, cm, lossy, toGuest bool
+	}
+	all := All()
+	of := func(c *Case) kind { return kind{c.family, c.Go, c.CM, c.Loss, c.ToGuest} }
+	turns := map[kind]int{}  // how the kinds differ from each other
+	next := map[string]int{} // turn of the next kind of a family
+	var chosen []Case
+	for _, mtu := range []int{1024, 4096} {
+		candidates := map[kind][]*Case{}
+		var order []kind
+		for i := range all {
+			if k := of(&all[i]); all[i].MTU == mtu {
+				if candidates[k] == nil {
+					order = append(order, k)
+				}
+				candidates[k] = append(candidates[k], &all[i])
+			}
+		}
+		for _, k := range order {
+			if _, ok := turns[k]; !ok {
+				turns[k] = next[k.family]
+				next[k.family]++
+			}
+			turn := turns[k]
+			v6 := (turn%2 == 0) == (mtu == 4096)
+			fitting := slices.DeleteFunc(candidates[k], func(c *Case) bool { return c.IPv6 != v6 })
+			at := turn
+			if mtu == 4096 {
+				at += len(fitting) / 2
+			}
+			chosen = append(chosen, *fitting[at%len(fitting)])
+		}
+	}
+	return chosen
+}
+
+// Short are those of make test.
+func Short() []Case {
+	return slices.DeleteFunc(All(), func(c Case) bool { return !c.Short })
 }
 
 // pingpongCases are those of rdma-core's own programs, which check what they receive with -c, against themselves and Go.
@@ -54,7 +101,7 @@ func pingpongCases() (cases []Case) {
 						options += fmt.Sprintf(" -m %d", c.MTU)
 					}
 					c := c
-					c.Row, c.Go = fmt.Sprintf("%s -s %d", program, size.bytes), goSide
+					c.Row, c.family, c.Go, c.unreliable = fmt.Sprintf("%s -s %d", program, size.bytes), program, goSide, transport != "rc"
 					c.server, c.client = program+options, program+options+" @PEER"
 					c.check = exchanged(size.n)
 					name := fmt.Sprintf("%s_pingpong/%d", transport, size.bytes)
@@ -97,19 +144,19 @@ var perftest = []struct {
 	{"ib_atomic_lat", []string{" -A FETCH_AND_ADD", " -A CMP_AND_SWAP"}, true, true},
 }
 
-// sizesOf are the sizes and counts of a program, as options, and how many rows it prints of each.
-func sizesOf(atomic, datagrams, loss bool, mtu int) (options []string, rows []int) {
+// sizesOf are the sizes and counts of a program, as options.
+func sizesOf(atomic, datagrams, loss bool, mtu int) []string {
 	switch {
 	case atomic && loss:
-		return []string{"-n 200"}, []int{1}
+		return []string{"-n 200"}
 	case atomic:
-		return []string{"-n 50"}, []int{1}
+		return []string{"-n 50"}
 	case datagrams:
-		return []string{"-s 1 -n 100", fmt.Sprintf("-s %d -n 100", mtu)}, []int{1, 1}
+		return []string{"-s 1 -n 100", fmt.Sprintf("-s %d -n 100", mtu)}
 	case loss:
-		return []string{"-s 1 -n 200", "-s 1048576 -n 5"}, []int{1, 1}
+		return []string{"-s 1 -n 200", "-s 1048576 -n 5"}
 	}
-	return []string{"-s 1 -n 100", "-s 4097 -n 20", "-s 65536 -n 10", "-s 1048576 -n 5"}, []int{1, 1, 1, 1}
+	return []string{"-s 1 -n 100", "-s 4097 -n 20", "-s 65536 -n 10", "-s 1048576 -n 5"}
 }
 
 func perftestCases() (cases []Case) {
@@ -121,9 +168,11 @@ func perftestCases() (cases []Case) {
 		for _, option := range p.options {
 			for _, c := range axes(loss) {
 				for _, cm := range []bool{false, true} {
-					sizes, rows := sizesOf(p.atomic, strings.Contains(option, "UD"), c.Loss, c.MTU)
-					for i, size := range sizes {
-						cases = append(cases, perftestCase(c, p.program+option, size, rows[i], cm))
+					if cm && strings.Contains(option, "UC") {
+						continue // perftest: "UC is not supported in librdmacm"
+					}
+					for _, size := range sizesOf(p.atomic, strings.Contains(option, "UD"), c.Loss, c.MTU) {
+						cases = append(cases, perftestCase(c, p.program+option, size, cm))
 					}
 				}
 			}
@@ -133,12 +182,14 @@ func perftestCases() (cases []Case) {
 }
 
 // perftestCase is the case of a program of perftest at the coordinates that c has.
-func perftestCase(c Case, command, size string, rows int, cm bool) Case {
+func perftestCase(c Case, command, size string, cm bool) Case {
 	bytes, _, _ := strings.Cut(strings.TrimPrefix(size, "-s "), " -n")
 	name := strings.TrimPrefix(strings.ReplaceAll(command, " -c ", "_"), "ib_")
 	name = strings.ReplaceAll(name, " -A ", "_")
-	c.CM = cm
-	c.Row = command
+	c.CM, c.Row, c.family, c.unreliable = cm, command, command, strings.Contains(command, "-c U")
+	if strings.Contains(command, "atomic") {
+		c.family, _, _ = strings.Cut(command, " ")
+	}
 	if strings.HasPrefix(size, "-s") {
 		c.Row += " -s " + bytes
 		name += "/" + bytes
@@ -155,7 +206,7 @@ func perftestCase(c Case, command, size string, rows int, cm bool) Case {
 		command += " --ipv6"
 	}
 	c.server, c.client = command, command+" @PEER"
-	c.check = measured(rows)
+	c.check = measured
 	c.Short = c.MTU == 1024 && !c.Loss && !c.IPv6 && !cm && (bytes == "1048576" || strings.Contains(name, "atomic_bw_CMP")) && !strings.Contains(name, "UC") && !strings.Contains(name, "lat")
 	return c.finish(name)
 }
@@ -164,7 +215,7 @@ func rpingCases() (cases []Case) {
 	for _, size := range []int{64, 3000, 65000} {
 		for _, c := range axes(bothWays) {
 			options := fmt.Sprintf(" -p @PORT -C 20 -S %d -V", size)
-			c.CM, c.Row = true, fmt.Sprintf("rping -S %d", size)
+			c.CM, c.Row, c.family = true, fmt.Sprintf("rping -S %d", size), "rping"
 			c.server, c.client = "rping -s -a @OWN"+options, "rping -c -v -a @PEER"+options
 			c.check = pinged(20)
 			cases = append(cases, c.finish(fmt.Sprintf("rping/%d", size)))
@@ -197,7 +248,8 @@ func operationCases() (cases []Case) {
 			options := fmt.Sprintf(" -t %s -a @OWN -p @PORT -m %d", transport, c.MTU)
 			theirs, ours := "rawqp"+options, "gopeer operations"+options
 			ask := " -f both -c @PEER " + strings.Join(list, " ")
-			c.Go, c.Row = true, "every operation, "+strings.ToUpper(transport)
+			c.Go, c.Row, c.unreliable = true, "every operation, "+strings.ToUpper(transport), transport != "rc"
+			c.family = c.Row
 			c.server, c.client = theirs, ours+ask
 			if !c.ToGuest {
 				c.server, c.client = ours, theirs+ask

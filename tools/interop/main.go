@@ -22,8 +22,8 @@ import (
 
 // options are those of the command line.
 type options struct {
-	suites, pattern, rnic, results, document string
-	list, verbose, render                    bool
+	suites, pattern, rnic, results, document, capture string
+	list, verbose, render, full, short                bool
 }
 
 func main() {
@@ -31,6 +31,9 @@ func main() {
 	flag.StringVar(&o.suites, "suites", ",sid", "kernels: `releases` of Debian, comma separated; an empty name is the machine's own")
 	flag.StringVar(&o.pattern, "run", "", "run only cases whose id matches this `pattern`; the document is not written")
 	flag.BoolVar(&o.list, "list", false, "print the cases and run none")
+	flag.BoolVar(&o.full, "full", false, "run every combination, not every pair only")
+	flag.BoolVar(&o.short, "short", false, "run those of make test; the document is not written")
+	flag.StringVar(&o.capture, "capture", "", "have our side write its packets to case.pcapng in this `directory`, of the last case that ran")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the programs write")
 	flag.BoolVar(&o.render, "render", false, "run nothing: write the table from the results of the last run")
 	flag.StringVar(&o.rnic, "rnic", "./rnic", "`binary` to test")
@@ -67,7 +70,7 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 		return 0, fmt.Errorf("--run: %w", err)
 	}
 	var cases []interop.Case
-	for _, c := range interop.Cases() {
+	for _, c := range o.matrix() {
 		if pattern.MatchString(c.ID) {
 			cases = append(cases, c)
 		}
@@ -90,13 +93,24 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 		failed += k.Failed()
 		report.Kernels = append(report.Kernels, *k)
 	}
-	if o.pattern != "" {
+	if o.pattern != "" || o.short {
 		return failed, nil
 	}
 	if err := report.Write(o.results); err != nil {
 		return failed, err
 	}
 	return failed, report.WriteInto(o.document)
+}
+
+// matrix are the cases to choose from.
+func (o *options) matrix() []interop.Case {
+	switch {
+	case o.short:
+		return interop.Short()
+	case o.full || o.pattern != "":
+		return interop.All()
+	}
+	return interop.Covering()
 }
 
 // onKernel boots a machine with the kernel of a release and runs the cases against it.
@@ -132,6 +146,7 @@ func onKernel(ctx context.Context, o *options, suite string, cases []interop.Cas
 		return nil, err
 	}
 	rig := interop.NewRig(machine, network, guest.Link, rnic, gopeer)
+	rig.Capture(o.capture)
 	k := &interop.Kernel{Version: image.Version}
 	begin := time.Now()
 	for i := range cases {
@@ -146,7 +161,7 @@ func onKernel(ctx context.Context, o *options, suite string, cases []interop.Cas
 		if !res.Pass {
 			fmt.Printf("FAIL %s %s (%s): %s\n", image.Version, res.ID, res.Command, res.Reason)
 		} else if o.verbose || o.pattern != "" {
-			fmt.Printf("pass %s %.1f s\n", res.ID, res.Seconds)
+			fmt.Printf("pass %s %.1f s %s\n", res.ID, res.Seconds, res.First)
 		}
 		if o.verbose {
 			fmt.Printf("--- server:\n%s--- client:\n%s", res.Server, res.Client)
