@@ -31,6 +31,7 @@ type Case struct {
 // What commands contain in place of values that are known when the case runs.
 const (
 	peerAddress = "@PEER" // the server's address, for the client
+	peerIPv4    = "@TCP"  // the server's IPv4 address, for exchanges whose servers know no other
 	ownAddress  = "@OWN"  // one's own
 	gidIndex    = "@GID"  // index of one's own address in the GID table
 	tcpPort     = "@PORT"

@@ -102,14 +102,14 @@ func pingpongCases() (cases []Case) {
 					}
 					c := c
 					c.Row, c.family, c.Go, c.unreliable = fmt.Sprintf("%s -s %d", program, size.bytes), program, goSide, transport != "rc"
-					c.server, c.client = program+options, program+options+" @PEER"
+					c.server, c.client = program+options, program+options+" @TCP"
 					c.check = exchanged(size.n)
 					name := fmt.Sprintf("%s_pingpong/%d", transport, size.bytes)
 					if goSide {
 						name = "go_" + name
 						ours := fmt.Sprintf("gopeer pingpong -t %s -a @OWN -p @PORT -m %d -s %d -n %d", transport, c.MTU, size.bytes, size.n)
 						if c.ToGuest {
-							c.client = ours + " -c @PEER"
+							c.client = ours + " -c @TCP"
 						} else {
 							c.server = ours
 						}
@@ -202,10 +202,14 @@ func perftestCase(c Case, command, size string, cm bool) Case {
 	} else {
 		command += fmt.Sprintf(" -x @GID -m %d", c.MTU)
 	}
+	server := peerIPv4
+	if cm {
+		server = peerAddress
+	}
 	if c.IPv6 {
 		command += " --ipv6"
 	}
-	c.server, c.client = command, command+" @PEER"
+	c.server, c.client = command, command+" "+server
 	c.check = measured
 	c.Short = c.MTU == 1024 && !c.Loss && !c.IPv6 && !cm && (bytes == "1048576" || strings.Contains(name, "atomic_bw_CMP")) && !strings.Contains(name, "UC") && !strings.Contains(name, "lat")
 	return c.finish(name)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -46,12 +47,13 @@ func NewRig(guest Guest, host Host, link Link, rnic, gopeer string) *Rig {
 	return &Rig{guest: guest, host: host, link: link, rnic: rnic, gopeer: gopeer}
 }
 
-// Capture makes our side write what passes into DIR/case.pcapng, the case being that which runs.
+// Capture makes our side of stock programs write what passes into DIR/case.pcapng; of tries that fail it is kept as
+// DIR/ID.TRY.pcapng.
 func (r *Rig) Capture(dir string) { r.captures = dir }
 
 // timeouts are those of one try of a case. Programs that wait for what is lost wait for ever.
 const (
-	timeout           = 90 * time.Second
+	timeout           = 45 * time.Second
 	unreliableTimeout = 30 * time.Second
 )
 
@@ -110,6 +112,10 @@ func (r *Rig) Run(ctx context.Context, c *Case) (Result, error) {
 		if res.Reason = err.Error(); res.First == "" {
 			res.First = res.Reason
 		}
+		if r.captures != "" {
+			kept := fmt.Sprintf("%s.%d.pcapng", strings.ReplaceAll(c.ID, "/", "_"), res.Tries)
+			_ = os.Rename(r.captureFile(), filepath.Join(r.captures, kept)) // there is none of a Go program
+		}
 		if res.Tries == tries {
 			break
 		}
@@ -151,14 +157,14 @@ func (r *Rig) expand(c *Case, command string, inGuest bool) string {
 	if c.IPv6 {
 		family = 1
 	}
-	server, own := r.link.Here[family], r.link.Here[family]
+	servers, own := r.link.Here, r.link.Here[family]
 	if c.ToGuest {
-		server = r.link.There[family]
+		servers = r.link.There
 	}
 	if inGuest {
 		own = r.link.There[family]
 	}
-	return strings.NewReplacer(peerAddress, server.String(), ownAddress, own.String(),
+	return strings.NewReplacer(peerAddress, servers[family].String(), peerIPv4, servers[0].String(), ownAddress, own.String(),
 		gidIndex, strconv.Itoa(r.indices[own]), tcpPort, strconv.Itoa(r.port)).Replace(command)
 }
 
@@ -174,13 +180,15 @@ func (r *Rig) ours(c *Case, command string) []string {
 	}
 	run := append([]string{r.rnic, "run"}, faults...)
 	if r.captures != "" {
-		run = append(run, "--capture", filepath.Join(r.captures, "case.pcapng"))
+		run = append(run, "--capture", r.captureFile())
 	}
 	if c.CM && !c.ToGuest {
 		run = append(run, "-v") // which tells when the server listens
 	}
 	return append(append(run, "--"), args...)
 }
+
+func (r *Rig) captureFile() string { return filepath.Join(r.captures, "case.pcapng") }
 
 // try runs a case once.
 func (r *Rig) try(ctx context.Context, c *Case, res *Result) error {

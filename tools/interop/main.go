@@ -33,7 +33,7 @@ func main() {
 	flag.BoolVar(&o.list, "list", false, "print the cases and run none")
 	flag.BoolVar(&o.full, "full", false, "run every combination, not every pair only")
 	flag.BoolVar(&o.short, "short", false, "run those of make test; the document is not written")
-	flag.StringVar(&o.capture, "capture", "", "have our side write its packets to case.pcapng in this `directory`, of the last case that ran")
+	flag.StringVar(&o.capture, "capture", "", "keep the packets of tries that fail in this `directory`")
 	flag.BoolVar(&o.verbose, "verbose", false, "print what the programs write")
 	flag.BoolVar(&o.render, "render", false, "run nothing: write the table from the results of the last run")
 	flag.StringVar(&o.rnic, "rnic", "./rnic", "`binary` to test")
@@ -158,10 +158,13 @@ func onKernel(ctx context.Context, o *options, suite string, cases []interop.Cas
 			return nil, fmt.Errorf("%s: %w; the guest's console:\n%s", cases[i].ID, err, machine.Console())
 		}
 		k.Results = append(k.Results, res)
+		if res.First != "" && res.Pass {
+			fmt.Printf("try again %s %s: %s\n", image.Version, res.ID, res.First)
+		}
 		if !res.Pass {
 			fmt.Printf("FAIL %s %s (%s): %s\n", image.Version, res.ID, res.Command, res.Reason)
 		} else if o.verbose || o.pattern != "" {
-			fmt.Printf("pass %s %.1f s %s\n", res.ID, res.Seconds, res.First)
+			fmt.Printf("pass %s %.1f s\n", res.ID, res.Seconds)
 		}
 		if o.verbose {
 			fmt.Printf("--- server:\n%s--- client:\n%s", res.Server, res.Client)
