@@ -1,4 +1,4 @@
-.PHONY: all demo test bench conformance lint guest-image clean
+.PHONY: all demo test bench conformance interop lint guest-image clean
 
 # The binary is always built again: Go knows better than make what has changed.
 all:
@@ -19,6 +19,10 @@ bench:
 # The NIC against implementations that are not ours. Options: make conformance CONFORMANCE="--group ucx"
 conformance:
 	@scripts/conformance.sh $(CONFORMANCE)
+
+# Stock and Go programs against the kernel's Soft-RoCE, kernels old and new. Options: make interop INTEROP="--full"
+interop:
+	@scripts/interop.sh $(INTEROP)
 
 lint:
 	@scripts/lint.sh

@@ -19,7 +19,6 @@ type Case struct {
 	IPv6    bool
 	CM      bool // connected through the communication managers, not through an exchange of the programs' own
 	Loss    bool // our NIC drops 1 % of what it sends and of what it receives
-	Short   bool // part of make test
 
 	family     string // of cases that differ in what Covering rotates only
 	unreliable bool   // what is lost stays lost, and the programs wait for it
