@@ -24,6 +24,10 @@ type DeviceConfig struct {
 
 	Congestion Congestion  // how RC queue pairs react to congestion. Default CongestionWindow
 	DCQCN      DCQCNPolicy // of CongestionDCQCN; zero fields mean the published values
+
+	// Report, if set, is told in words what the NIC finds wrong with itself: a processing unit that died and was replaced, or does not
+	// move, storms of retries. It must not call the package.
+	Report func(string)
 }
 
 // Congestion says how RC queue pairs react to congestion of the network.
@@ -51,7 +55,7 @@ type Device struct {
 // address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
 	return newDevice(device.Config{Name: cfg.Name, Interface: cfg.Interface, Addrs: cfg.Addrs, MTU: cfg.MTU,
-		Seed: cfg.Seed, Local: cfg.Local, Units: cfg.Units, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}})
+		Seed: cfg.Seed, Local: cfg.Local, Units: cfg.Units, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}, Report: cfg.Report})
 }
 
 func newDevice(cfg device.Config) (*Device, error) {

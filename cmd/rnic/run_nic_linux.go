@@ -51,7 +51,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 		policy.Congestion = nic.CongestionDCQCN
 	}
 	if o.dev, err = device.New(device.Config{Policy: policy, Name: n.Name, Interface: n.Interface, Addrs: n.Addrs, MTU: n.MTU, Units: n.Units,
-		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture}); err != nil {
+		Seed: n.Seed, SendFault: n.SendFault, RecvFault: n.RecvFault, Capture: n.Capture, Report: selfReport(n.Name)}); err != nil {
 		return o.explain(err)
 	}
 	var trace io.Writer
@@ -60,6 +60,11 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 	}
 	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
 	return err
+}
+
+// selfReport says what a NIC has found wrong with itself.
+func selfReport(name string) func(string) {
+	return func(what string) { logf("%s: self-check: %s", name, what) }
 }
 
 // explain adds, where addresses are in use, which NICs of this user have them.
@@ -156,6 +161,9 @@ func (q *joinRequest) outputs(r *join.Run, cfg *uverbs.Config) error {
 func (o *ownNIC) close() {
 	if o.drv != nil {
 		o.drv.Close()
+	}
+	if o.mgr != nil {
+		o.mgr.Settle() // peers have heard of the last disconnections
 	}
 	if o.dev != nil {
 		o.dev.Close()

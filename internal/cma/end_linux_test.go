@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"rnic/internal/device"
+	"rnic/internal/fault"
 	"rnic/internal/ibcm"
 	"rnic/internal/nic"
 	"rnic/verbs"
@@ -26,6 +27,27 @@ func TestEndIsHeard(t *testing.T) {
 	_, server, to := listening(t, other, b, 0)
 	c, _, _ := linked(t, m, to, server, 7)
 	c.Destroy()
+	dev.Close()
+	m.Close()
+	server.next(t, Disconnected)
+}
+
+// The same where the first three DREQs are lost.
+func TestEndIsHeardUnderLoss(t *testing.T) {
+	a, b := loopbackAddr(24), loopbackAddr(25)
+	dev, err := device.New(device.Config{Addrs: []netip.Addr{a}, SendFault: &fault.Spec{Nth: []uint64{3, 4, 5}}}) // after REQ and RTU
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := nicOn(t, b, nil)
+	_, server, to := listening(t, other, b, 0)
+	c, _, _ := linked(t, m, to, server, 7)
+	c.Destroy()
+	m.Settle()
 	dev.Close()
 	m.Close()
 	server.next(t, Disconnected)

@@ -62,10 +62,39 @@ func (m *Manager) Close() error {
 	m.closed = true
 	ports := m.ports
 	m.mu.Unlock()
+	m.Settle()
 	for _, p := range ports {
 		p.close()
 	}
 	return nil
+}
+
+// Until Settle has ended a peer is told so often of a disconnection that it has not answered: at five percent of loss one of 64
+// million misses it.
+const (
+	lastWords      = 5
+	lastWordsPause = 20 * time.Millisecond
+)
+
+// Settle is for who is about to close a NIC: it returns when peers have answered what they were told of disconnections, after 80 ms at most.
+func (m *Manager) Settle() {
+	for k := range lastWords {
+		if k > 0 {
+			time.Sleep(lastWordsPause)
+		}
+		waiting := 0
+		m.mu.Lock()
+		for _, p := range m.ports {
+			if !p.dev.Removed() {
+				waiting += p.cm.LastWords(m.now())
+				p.work()
+			}
+		}
+		m.mu.Unlock()
+		if waiting == 0 {
+			return
+		}
+	}
 }
 
 // IDs is the number of ids that are not destroyed.

@@ -36,6 +36,11 @@ type Config struct {
 	Limits nic.Limits
 	Policy nic.Policy
 	Waking engine.Waking
+
+	// Report, if set, is told in words of what the device finds wrong with itself: see selfcheck.go. It must not call the device.
+	Report func(string)
+
+	Planted nic.Planted // tests only
 }
 
 // GIDEntry is one entry of the GID table: always RoCE v2.
@@ -59,9 +64,14 @@ type Device struct {
 	limit  nic.Limits
 
 	watch  watch
-	state  atomic.Pointer[portState]
-	hookMu sync.Mutex // held while hooks are called
-	hooks  []*func()
+	check  chan struct{} // closed: no self-check any more
+	checks sync.WaitGroup
+	leaked atomic.Uint64
+	// leakedSaid is what findLeaks has reported.
+	leakedSaid int
+	state      atomic.Pointer[portState]
+	hookMu     sync.Mutex // held while hooks are called
+	hooks      []*func()
 	// removed: the device is being closed.
 	removed atomic.Bool
 
@@ -87,18 +97,20 @@ func New(cfg Config) (*Device, error) {
 	if cfg.Policy.AckDelayNanos == 0 {
 		cfg.Policy.AckDelayNanos = ackDelay
 	}
-	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
+	core := nic.New(nic.Config{Seed: seedOf(cfg.Seed), Limits: cfg.Limits, MTU: uint32(d.mtu), LocalMTU: maxPathMTU, Policy: cfg.Policy, Planted: cfg.Planted, Units: d.cfg.Units, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	d.limit = core.Limits()
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
-	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking})
+	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report})
 	if err != nil {
 		d.port.close()
 		return nil, fmt.Errorf("opening NIC %s: %w", cfg.Name, err)
 	}
 	d.engine, d.queuePairs = e, make([]int, d.cfg.Units)
 	d.startWatch()
+	d.check = make(chan struct{})
+	d.checks.Go(func() { d.selfCheck(d.check) })
 	return d, nil
 }
 
@@ -115,6 +127,8 @@ func (d *Device) Close() error {
 		open = append(open, c)
 	}
 	d.mu.Unlock()
+	close(d.check)
+	d.checks.Wait()
 	d.watch.stop()
 	d.removed.Store(true)
 	d.callHooks()

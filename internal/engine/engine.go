@@ -47,6 +47,8 @@ type Config struct {
 	// does not steer. It is called with the units held.
 	Steer  func(moved map[uint32]int)
 	Waking Waking
+	// Report, if set, is told in words of what the engine finds wrong with itself. It is called with nothing held.
+	Report func(string)
 }
 
 // Waking is the policy of the units' threads while there is nothing to do. The zero value is the
@@ -66,6 +68,10 @@ type Engine struct {
 	calls  sync.Mutex // held while events is called, if there are many units
 
 	atomics sync.Mutex // likewise, while atomics are performed
+
+	report func(string)
+	deaths deaths
+	health health
 }
 
 var epoch = time.Now()
@@ -75,7 +81,7 @@ func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
 // New makes the units and starts their threads.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer}
+	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer, report: cfg.Report}
 	if cfg.Waking.SpinNanos == 0 {
 		cfg.Waking.SpinNanos = 200_000
 	}
@@ -142,6 +148,7 @@ func (e *Engine) Core() *nic.NIC { return e.core }
 func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	defer faultsPanic()() // f may look at queues that a program shares
 	defer e.kick()
+	defer e.revive()
 	e.Lock()
 	defer e.Unlock() // of a panic too: whoever recovers from it must not find the NIC held for ever
 	defer e.core.SetAlone(false)
@@ -179,6 +186,10 @@ func (e *Engine) settle(now int64) {
 const settleRounds = 4
 
 func (u *Unit) settle(now int64) {
+	defer u.rescue()
+	if u.dead {
+		return
+	}
 	u.blocked = false
 	if u.many {
 		u.doorbells(now)
@@ -197,6 +208,7 @@ func (e *Engine) alone() { e.Do(func(*nic.NIC, int64) {}) }
 func (e *Engine) Drain() {
 	defer faultsPanic()()
 	defer e.kick()
+	defer e.revive()
 	e.Lock()
 	defer e.Unlock()
 	defer e.core.SetAlone(false)

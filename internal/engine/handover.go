@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"rnic/internal/hostmem"
 	"rnic/internal/nic"
 	"rnic/internal/roce"
 )
@@ -139,14 +140,18 @@ func (u *Unit) take(now int64, rx []nic.RxPacket) (taken int) {
 	if u.many && len(list.Atomics) > 0 {
 		// IBV_ATOMIC_HCA: atomic among all operations of the NIC, though another process's memory is read and written
 		// by two calls.
-		u.engine.atomics.Lock()
-		list.Scatter()
-		u.engine.atomics.Unlock()
+		u.engine.scatterAlone(list)
 	} else {
 		list.Scatter()
 	}
 	u.core.MemoryDone(now)
 	return taken
+}
+
+func (e *Engine) scatterAlone(list *hostmem.List) {
+	e.atomics.Lock()
+	defer e.atomics.Unlock()
+	list.Scatter()
 }
 
 // doorbell rings the doorbell of a queue pair of any unit. The unit is held.
@@ -183,6 +188,7 @@ func (u *Unit) letGo() (a aftermath) {
 
 // do does what is left to do: the caller holds no unit. A caller who drives drives on where he has left something.
 func (a aftermath) do(e *Engine, caller bool) {
+	e.revive()
 	if a.alone {
 		e.alone()
 	}

@@ -25,6 +25,10 @@ const (
 // step is one round over everything that may give work, with the unit held. It tells whether
 // there was any.
 func (u *Unit) step(network look) bool {
+	defer u.rescue()
+	if u.dead {
+		return false
+	}
 	u.counters.Steps.Add(1)
 	now := Now()
 	worked := u.doorbells(now)
@@ -63,6 +67,10 @@ func (u *Unit) step(network look) bool {
 // send is the part of step that a doorbell of this process needs: what came in is looked at by the
 // next step, so that posting costs no more system calls than sending does.
 func (u *Unit) send() {
+	defer u.rescue()
+	if u.dead {
+		return
+	}
 	now := Now()
 	if u.net != nil {
 		u.net.SetNow(now)

@@ -127,6 +127,9 @@ func (u *Unit) sleep() look {
 
 // timeout is how long the unit may sleep. The unit is held.
 func (u *Unit) timeout() int64 {
+	if u.dead {
+		return 0
+	}
 	now := Now()
 	timeout := u.waking.SleepNanos
 	earliest := func(t int64) {

@@ -38,6 +38,8 @@ type Unit struct {
 	handed  parcel       // packets that other units have left here, being worked through
 	blocked bool         // the next of them waits until the unit is alone
 	touched uint64       // units that something was left with, and which have not been told
+	dead    bool         // a fault has stopped it in the middle of something: see revive.go
+	fault   string       // what did
 
 	sinceNet int   // steps since the last look at the network
 	netAt    int64 // when something last came from there
@@ -60,6 +62,8 @@ type Unit struct {
 	closed   atomic.Bool
 	done     chan struct{}
 	counters Counters
+	beat     heartbeat     // see selfcheck.go
+	found    []nic.Trouble // scratch
 }
 
 // Counters tell what the unit did. They are read without holding it.
@@ -207,6 +211,7 @@ func (u *Unit) finish(after aftermath, caller bool) {
 	if u.many {
 		after.do(u.engine, caller)
 	}
+	u.engine.revive()
 }
 
 // leftHere tells whether doorbells or packets wait that were left here.

@@ -1,5 +1,10 @@
 package ibcm
 
+import (
+	"maps"
+	"slices"
+)
+
 // A DREQ needs no decision of the peer's, so nobody waits a minute for its answer.
 const (
 	maxDreqWait    = 1 << 30 // 1.07 s
@@ -99,4 +104,17 @@ func (k *Conn) receiveLAP(m mad) {
 	}
 	_, r := k.message(kindAPR, m.tid())
 	r.body()[aprStatusAt] = aprUnsupported
+}
+
+// LastWords repeats, ahead of their time, the DREQs that have no answer yet, and tells how many there are: who is about to end can
+// wait for no timer, and a peer that misses the DREQ may never learn of the end.
+func (c *CM) LastWords(now int64) (n int) {
+	c.now = max(c.now, now)
+	for _, id := range slices.Sorted(maps.Keys(c.conns)) {
+		if k := c.conns[id]; k.state == DreqSent {
+			k.out.again(c)
+			n++
+		}
+	}
+	return n
 }

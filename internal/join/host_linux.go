@@ -286,8 +286,14 @@ func (r *Run) call(m *message) bool {
 		run = func() { c.dev.Open(c, int(m.num[0])) }
 	case kindIoctl, kindWrite:
 		f, ok := r.file(m.num[0])
-		if !ok {
+		switch {
+		case !ok && m.kind == kindWrite && m.num[2] == sandbox.WaitSize: // closed by another thread in this moment
+			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
+			run = func() { time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) }) }
+		case !ok:
 			c.Fail(unix.EBADF)
+		}
+		if !ok {
 			break
 		}
 		c.dev = f.dev

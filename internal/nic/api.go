@@ -418,4 +418,5 @@ const (
 	PlantedNeverArmed   // migration: a queue pair to be armed never is
 	PlantedMigrateDeaf  // migration: the peer's request is ignored
 	PlantedMigrateSpent // migration: the retries that are used up stay so
+	PlantedDeath        // the unit panics when a COMPARE SWAP comes
 )

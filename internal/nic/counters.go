@@ -57,6 +57,7 @@ func (c *QPCounters) Add(o *QPCounters) {
 func (q *QP) Counters() *QPCounters { return q.count }
 
 func (q *QP) countRetransmitted() {
+	q.resent++
 	q.nic.stats.RetransmittedPackets++
 	if c := q.count; c != nil {
 		c.Retransmitted++

@@ -25,3 +25,20 @@ func (s *SRQ) PD() *PD { return s.pd }
 
 // OfXRC tells whether the queue is in a domain of XRC.
 func (s *SRQ) OfXRC() bool { return s.xrcd != nil }
+
+// Objects is how many there are of each kind.
+type Objects struct{ PDs, CQs, QPs, MRs, MWs, AHs, SRQs int }
+
+// Sum is how many there are.
+func (o Objects) Sum() int { return o.PDs + o.CQs + o.QPs + o.MRs + o.MWs + o.AHs + o.SRQs }
+
+// Objects counts the device's objects.
+func (s *shared) Objects() Objects {
+	regions := 0
+	for _, m := range s.mrs {
+		if m.window == nil {
+			regions++
+		}
+	}
+	return Objects{s.pds, s.cqs, len(s.qps), regions, s.mws, len(s.ahs), s.srqs}
+}

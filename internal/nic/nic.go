@@ -20,6 +20,7 @@ type NIC struct {
 	held     []*CQ   // moderated, with a completion event that waits
 
 	stats     Stats
+	storm     storm
 	transport transport
 }
 

@@ -141,6 +141,10 @@ type QP struct {
 	timer timerEntry
 	sched schedEntry
 
+	seen   seen   // see check.go
+	resent uint32 // packets sent again, and RNR NAKs received, since it was made
+	rnrs   uint32
+
 	refuseSends bool // as QPInit says
 	shut        bool // the send queue looks full
 }

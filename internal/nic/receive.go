@@ -119,6 +119,9 @@ func (n *NIC) receive(now int64, rx *RxPacket, p *roce.Packet) {
 		n.stats.BadPackets++
 		return
 	}
+	if n.planted == PlantedDeath && p.BTH.Opcode() == roce.RCCmpSwap {
+		panic("planted")
+	}
 	if !partitionsMatch(p.BTH.PKey(), n.pkeys[q.pkeyIndex(&rx.Path)]) {
 		n.stats.BadPKey++ // 9.6.1: dropped silently
 		return

@@ -131,6 +131,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 	switch {
 	case s.Kind() == roce.SyndromeRNRNAK:
 		n.RNRNAKsReceived++
+		q.rnrs++
 		q.receiveRNR(now, s.Value())
 	case s == roce.NAKSequence:
 		n.SeqNAKsReceived++

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"time"
 
@@ -274,7 +275,8 @@ func (o *Options) deviceConfig(addrs []netip.Addr, side int) (device.Config, err
 	}
 	cfg := device.Config{Name: fmt.Sprintf("rnic%d", side), Units: o.Units, PlainSockets: o.PlainSockets, Addrs: addrs, Interface: o.Interface, SendFault: offset(send, side),
 		RecvFault: offset(recv, side), SocketBuffer: o.Buffer, Capture: o.Capture,
-		Policy: nic.Policy{NoEarlyResend: o.NoEarly}}
+		Policy: nic.Policy{NoEarlyResend: o.NoEarly},
+		Report: func(what string) { fmt.Fprintf(os.Stderr, "rnic%d: self-check: %s\n", side, what) }}
 	if o.DCQCN {
 		cfg.Policy.Congestion = nic.CongestionDCQCN
 	}

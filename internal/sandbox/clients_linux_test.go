@@ -47,6 +47,7 @@ var clients = map[string]func([]string) error{
 	"limit":        clientLimit,
 	"rangesgone":   clientRangesGone,
 	"wait":         clientWait,
+	"closed":       clientClosed,
 	"panic":        clientPanic,
 	"crash":        clientCrash,
 	"empty":        clientEmpty,
@@ -649,6 +650,41 @@ func clientWait([]string) error {
 		}
 	}
 	return nil
+}
+
+// clientClosed ends while a command that waits is on a descriptor just closed: no error comes of it before. Other commands
+// get theirs at once, and so does one on a number that has become another file's.
+func clientClosed([]string) error {
+	cm, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Close(cm); err != nil {
+		return err
+	}
+	if _, err := unix.Write(cm, make([]byte, WaitSize+8)); err != unix.EBADF {
+		return fmt.Errorf("another command on a closed descriptor: %v, want EBADF", err)
+	}
+	if err := unix.Dup3(1, cm, unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	if _, err := unix.Write(cm, []byte("sixteen letters.")); err != nil {
+		return fmt.Errorf("write to an ordinary file with the same number: %w", err)
+	}
+	if err := unix.Close(cm); err != nil {
+		return err
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := unix.Write(cm, make([]byte, WaitSize))
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return fmt.Errorf("a wait on a closed descriptor was answered: %v", err)
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	}
 }
 
 // clientPanic finds that an error in the device costs one call.

@@ -526,6 +526,9 @@ func TestDescriptorLimit(t *testing.T) {
 			t.Errorf("limit %s: descriptor %d, want within [%d, %d)", c.limit, fd, c.lo, c.hi)
 		}
 	}
+	if out, _ := must(t, "client", "closed"); out != "sixteen letters." {
+		t.Errorf("%q on the ordinary file", out)
+	}
 	if out, sum := must(t, "client", "rangesgone"); out != "80" || sum.Closed != 80 {
 		t.Errorf("opens before EMFILE: %s, closed %d, want 80", out, sum.Closed)
 	}

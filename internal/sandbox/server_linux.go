@@ -70,6 +70,9 @@ func (s *server) serve(n *notif) {
 		s.onFile(n, func(f *File) bool { return f.reg.place == RangeVerbs },
 			func(c *call, f *File) { f.reg.node.dev.Ioctl(c, f, n.args[2]) }, n.args[2])
 	case callWrite:
+		if s.holdClosed(n) {
+			return
+		}
 		s.onFile(n, func(f *File) bool { return f.reg.place != RangeLow },
 			func(c *call, f *File) { f.reg.node.dev.Write(c, f, n.args[1], n.args[2]) }, n.args[1])
 	case callDup:

@@ -20,6 +20,7 @@ type unit struct {
 	rung    []*qpair
 	driving bool  // a drive is scheduled
 	timer   int64 // the earliest timer event scheduled, 0 for none
+	checked int64 // when the unit last looked for what is wrong with itself
 	blocked bool  // the first packet of the inbox waits until the unit is alone
 }
 
@@ -103,12 +104,26 @@ func (u *unit) drive() {
 	}
 	u.rung = u.rung[:0]
 	h.expire()
+	u.check()
 	u.transmit()
 	if len(u.inbox) > 0 && !u.blocked {
 		u.driveSoon()
 	}
 	u.setTimer()
 	h.aloneSoon()
+}
+
+// check has the unit look at itself: no queue pair may ever wait for nothing.
+func (u *unit) check() {
+	if u.h.w.now-u.checked < 1e9 {
+		return
+	}
+	u.checked = u.h.w.now
+	for _, t := range u.nic.Check(u.h.w.now, nil) {
+		if t.Kind == nic.TroubleStalled {
+			u.h.w.fail("%v has work and waits for nothing", t.QP)
+		}
+	}
 }
 
 // expire lets the timers of all units act that are due: the model knows what time brings to a host, not to which unit.

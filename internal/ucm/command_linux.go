@@ -620,8 +620,7 @@ func (c *command) getEvent() error {
 	switch {
 	case ok:
 		return c.give(e)
-	case ended:
-		return syscall.EBADF
+	case ended: // closed by another thread in this moment: see wait
 	case c.sys.Nonblocking(c.sys.FD()):
 		return syscall.EAGAIN
 	}

@@ -92,7 +92,7 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
 		Resources: d.netlinkResources,
-		Counters:  func(uint32) []rdmanl.Counter { return netlinkCounters(d.dev.Stats()) },
+		Counters:  func(uint32) []rdmanl.Counter { return append(netlinkCounters(d.dev.Stats()), healthCounters(d.dev.Health())...) },
 	}
 }
 
@@ -177,5 +177,17 @@ func netlinkCounters(s nic.Stats) []rdmanl.Counter {
 		{Name: "ecn_marked", Value: s.ECNMarked},
 		{Name: "cnp_sent", Value: s.CNPsSent},
 		{Name: "cnp_rcvd", Value: s.CNPsReceived},
+	}
+}
+
+// healthCounters are what the NIC has found wrong with itself.
+func healthCounters(h device.Health) []rdmanl.Counter {
+	return []rdmanl.Counter{
+		{Name: "units_replaced", Value: h.Replaced},
+		{Name: "units_stuck", Value: h.Stuck},
+		{Name: "qps_stalled", Value: h.Stalled},
+		{Name: "retry_storms", Value: h.Repeats},
+		{Name: "rnr_storms", Value: h.NotReady},
+		{Name: "leaked_objects", Value: h.Leaked},
 	}
 }

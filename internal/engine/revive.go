@@ -1,0 +1,114 @@
+package engine
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"rnic/internal/nic"
+)
+
+// A fault of the NIC's own in driving a unit must not end the process: other units, other programs and other NICs live there. Whoever drives
+// the unit at that moment marks it dead, and, when he has let go, revives it (nic.NIC.Revive): its queue pairs go to the error state with
+// events, and new ones work. What a fault in a command leaves is for the front end: the command fails.
+
+// deaths are what is known of units that died.
+type deaths struct {
+	waiting  atomic.Bool // one is dead
+	replaced atomic.Uint64
+
+	mu     sync.Mutex
+	lastAt int64
+	inARow int
+}
+
+// another counts a death, and tells whether it is one too many.
+func (d *deaths) another(now int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.inARow++; now-d.lastAt > moment {
+		d.inARow = 1
+	}
+	d.lastAt = now
+	return d.inARow > mostDeaths
+}
+
+// A unit that dies again within moment, so often, cannot be helped: the process ends with the fault.
+const (
+	mostDeaths = 8
+	moment     = 1_000_000_000
+)
+
+// rescue is deferred by what drives a unit. The unit is held.
+func (u *Unit) rescue() {
+	r := recover()
+	if r == nil {
+		return
+	}
+	if u.engine.deaths.another(Now()) {
+		panic(r)
+	}
+	u.dead, u.fault = true, fmt.Sprintf("%v\n%s", r, debug.Stack())
+	u.engine.deaths.waiting.Store(true)
+}
+
+// revive puts the units that are dead back to work. The caller holds none.
+func (e *Engine) revive() {
+	if !e.deaths.waiting.Load() {
+		return
+	}
+	var said []string
+	func() {
+		e.Lock()
+		defer e.Unlock()
+		defer e.core.SetAlone(false)
+		e.core.SetAlone(true)
+		e.deaths.waiting.Store(false)
+		for _, u := range e.units {
+			if u.dead {
+				said = append(said, u.revive())
+			}
+		}
+		e.settle(Now())
+	}()
+	if e.report != nil && len(said) > 0 {
+		e.report(strings.Join(said, "\n"))
+	}
+}
+
+// revive makes the unit anew, but for its queue pairs. It is held, and alone.
+func (u *Unit) revive() string {
+	fault := u.fault
+	u.dead, u.fault = false, ""
+	u.tx = nic.NewTx(batchBytes, batchPackets)
+	clear(u.rx[:cap(u.rx)])
+	u.rx, u.out, u.back, u.pending, u.rung = u.rx[:0], u.out[:0], u.back[:0], nil, nil
+	u.handed, u.blocked, u.touched = parcel{}, false, 0
+	u.inbox.empty()
+	u.forgetRings()
+	ended := u.core.Revive(Now())
+	u.engine.deaths.replaced.Add(1)
+	return fmt.Sprintf("processing unit %d has died of an internal error and was replaced; %d queue pairs went to the error state. This is a fault of rnic's: please report it with the following.\n%s",
+		u.index, ended, fault)
+}
+
+// forgetRings lets go of the doorbells that wait: their queue pairs are in the error state.
+func (u *Unit) forgetRings() {
+	u.rings.mu.Lock()
+	defer u.rings.mu.Unlock()
+	for _, q := range u.rings.q {
+		q.Rung.Store(false)
+	}
+	u.rings.q = nil
+	u.rings.n.Store(0)
+}
+
+// empty throws away what was left.
+func (b *inbox) empty() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.filling = parcel{}
+	b.n.Store(0)
+}

@@ -1,0 +1,80 @@
+package nic
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Revive puts the unit back to work after a fault of the device's own has stopped it in the middle of something: what it knew
+// besides its queue pairs is made anew, and every queue pair of it that was in use goes to the error state. Their programs
+// see what a local catastrophic error is to a queue pair: EventQPFatal, and what was posted flushed (vol. 1, 10.3.1.7, 11.6.3). It returns
+// how many those were. Precondition: SetAlone(true).
+func (n *NIC) Revive(now int64) (ended int) {
+	n.now = max(n.now, now)
+	old := &n.transport
+	for key := range old.peers {
+		n.leaveShare(key)
+	}
+	n.transport = transport{}
+	n.transport.init(n)
+	var own, others []*QP
+	for _, q := range n.qps {
+		q.renewLocks()
+		if q.nic == n {
+			own = append(own, q)
+		} else {
+			others = append(others, q)
+		}
+	}
+	byNumber := func(a, b *QP) int { return cmp.Compare(a.num, b.num) }
+	slices.SortFunc(own, byNumber)
+	slices.SortFunc(others, byNumber)
+	for _, q := range own { // all first: a flush must not come upon lists that are not there any more
+		q.sched, q.timer, q.pace, q.sel, q.rate = schedEntry{}, timerEntry{}, paceState{}, selective{}, nil
+		q.req.peer = nil
+		q.resp = responder{refusing: true}
+	}
+	for _, q := range own {
+		if q.state == Reset {
+			q.transportReset()
+			continue
+		}
+		ended++
+		if q.state != Err {
+			n.event(Event{Type: EventQPFatal, QP: q})
+		}
+		q.endAfterFault(now)
+	}
+	for _, q := range others { // their doorbells may have been in the unit's hands
+		q.nic.Doorbell(now, q)
+	}
+	return ended
+}
+
+// endAfterFault flushes the queue pair as far as what is known of it makes sense.
+func (q *QP) endAfterFault(now int64) {
+	defer func() {
+		if recover() != nil {
+			q.req, q.resp = requester{epoch: q.req.epoch + 1}, responder{refusing: true}
+			q.detachTransport()
+		}
+	}()
+	q.state, q.attr.SQDraining = Err, false
+	q.transportToError(now)
+	q.showReadiness()
+}
+
+// renewLocks replaces the locks that whoever drove the unit may have held.
+func (q *QP) renewLocks() {
+	q.sendCQ.mu, q.recvCQ.mu = q.nic.newLock(), q.nic.newLock()
+	if q.srq != nil {
+		q.srq.mu = q.nic.newLock()
+	}
+	if q.xrcd == nil {
+		return
+	}
+	q.xrcd.mu = q.nic.newLock()
+	for _, s := range q.xrcd.srqs {
+		s.cq.mu = q.nic.newLock()
+	}
+}
