@@ -87,11 +87,13 @@ func run(ctx context.Context, o *options) (failed int, err error) {
 	report := &interop.Report{}
 	for suite := range strings.SplitSeq(o.suites, ",") {
 		k, err := onKernel(ctx, o, suite, cases)
-		if err != nil {
-			return failed, err
+		if k != nil {
+			failed += k.Failed()
+			report.Kernels = append(report.Kernels, *k)
 		}
-		failed += k.Failed()
-		report.Kernels = append(report.Kernels, *k)
+		if err != nil {
+			return failed, errors.Join(err, report.Write(o.results)) // for --render
+		}
 	}
 	if o.pattern != "" || o.short {
 		return failed, nil
@@ -113,7 +115,8 @@ func (o *options) matrix() []interop.Case {
 	return interop.Covering()
 }
 
-// onKernel boots a machine with the kernel of a release and runs the cases against it.
+// onKernel boots a machine with the kernel of a release and runs the cases against it. Interrupted, it returns the results so far
+// with the error.
 func onKernel(ctx context.Context, o *options, suite string, cases []interop.Case) (*interop.Kernel, error) {
 	dir, err := os.MkdirTemp("", "rnic-interop-")
 	if err != nil {
@@ -147,15 +150,16 @@ func onKernel(ctx context.Context, o *options, suite string, cases []interop.Cas
 	}
 	rig := interop.NewRig(machine, network, guest.Link, rnic, gopeer)
 	rig.Capture(o.capture)
-	k := &interop.Kernel{Version: image.Version}
+	k := &interop.Kernel{Version: image.Version, Chosen: len(cases)}
 	begin := time.Now()
+	defer func() { k.Seconds = time.Since(begin).Seconds() }()
 	for i := range cases {
 		if i%100 == 0 {
 			fmt.Printf("kernel %s: %d of %d cases, %.0f s\n", image.Version, i, len(cases), time.Since(begin).Seconds())
 		}
 		res, err := rig.Run(ctx, &cases[i])
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w; the guest's console:\n%s", cases[i].ID, err, machine.Console())
+			return k, fmt.Errorf("%s: %w; the guest's console:\n%s", cases[i].ID, err, machine.Console())
 		}
 		k.Results = append(k.Results, res)
 		if res.First != "" && res.Pass {
@@ -170,8 +174,7 @@ func onKernel(ctx context.Context, o *options, suite string, cases []interop.Cas
 			fmt.Printf("--- server:\n%s--- client:\n%s", res.Server, res.Client)
 		}
 	}
-	k.Seconds = time.Since(begin).Seconds()
-	fmt.Printf("kernel %s: %d cases, %d failed, %.0f s\n", k.Version, len(k.Results), k.Failed(), k.Seconds)
+	fmt.Printf("kernel %s: %d cases, %d failed, %.0f s\n", k.Version, len(k.Results), k.Failed(), time.Since(begin).Seconds())
 	return k, nil
 }
 
