@@ -12,7 +12,7 @@ guest="qemu-system-x86 busybox-static xz-utils kmod iproute2"
 demo="ibverbs-providers ibverbs-utils perftest util-linux"
 bench="ucx-utils libfabric-bin iperf3 sockperf"
 conformance="ibverbs-providers ibverbs-utils perftest util-linux iproute2 coreutils gcc libc6-dev qperf ucx-utils libfabric-bin rdmacm-utils iperf3 fio
-	mpich libmpich-dev openmpi-bin libopenmpi-dev"
+	mpich libmpich-dev openmpi-bin libopenmpi-dev qemu-system-x86"
 
 die() {
 	echo "packages.sh: $*" >&2

@@ -53,7 +53,7 @@ func (i *ID) Connect(p ConnParam) error {
 		}
 		c, err := i.port.cm.Connect(now, i.address(), &ibcm.Request{ServiceID: sid, Transport: transport, RetryCount: i.retry, PathMTU: i.pathMTU,
 			AckTimeout: i.ackTimeout, PKey: 0xffff, Private: private, Connection: ibcm.Connection{QPN: p.QPN, StartingPSN: i.psn,
-				ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: i.rnrRetry, SRQ: p.SRQ},
+				ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: i.rnrRetry, SRQ: p.SRQ, ECE: p.ECE},
 			Primary: ibcm.Path{Local: i.address().Local, Remote: i.address().Remote, HopLimit: i.hopLimit, TrafficClass: i.tos, PacketRate: 18}}, i)
 		if err != nil {
 			return refuse(syscall.ENOMEM, "connect", "%v", err)
@@ -86,7 +86,7 @@ func (i *ID) Accept(p *ConnParam) error {
 		i.param = *p
 		i.responder, i.initiator = p.ResponderResources, p.InitiatorDepth
 		err = i.conn.Accept(now, &ibcm.Reply{Private: p.Private, AckDelay: 15, Connection: ibcm.Connection{QPN: p.QPN, StartingPSN: i.psn,
-			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: p.RNRRetryCount & 7, SRQ: p.SRQ}})
+			ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth, FlowControl: p.FlowControl, RNRRetry: p.RNRRetryCount & 7, SRQ: p.SRQ, ECE: p.ECE}})
 		i.answered()
 	}
 	if err != nil {
@@ -108,6 +108,7 @@ func (i *ID) acceptLookup(now int64, p *ConnParam) error {
 		return ibcm.ErrState
 	}
 	i.answered()
+	i.lookup.ECE = p.ECE
 	return i.lookup.Reply(now, ibcm.LookupOK, p.QPN, key, nil, p.Private)
 }
 
@@ -239,7 +240,7 @@ func (i *ID) ended(t EventType, status int, private []byte) {
 
 func (i *ID) peerParam(private []byte) ConnParam {
 	return ConnParam{Private: private, ResponderResources: i.responder, InitiatorDepth: i.initiator, FlowControl: i.peer.FlowControl,
-		RetryCount: i.retry, RNRRetryCount: i.peer.RNRRetry, SRQ: i.peer.SRQ, QPN: i.peer.QPN}
+		RetryCount: i.retry, RNRRetryCount: i.peer.RNRRetry, SRQ: i.peer.SRQ, QPN: i.peer.QPN, ECE: i.peer.ECE}
 }
 
 // accepted makes the id of a request for a listener; nil if nobody wants it.

@@ -71,6 +71,7 @@ type ConnParam struct {
 	SRQ                bool
 	QPN                uint32
 	QKey               uint32 // datagrams; 0: QKey
+	ECE                ibcm.ECE
 }
 
 // UDParam is struct rdma_ud_param: where datagrams go.

@@ -44,11 +44,12 @@ type ID struct {
 	state state
 	src   netip.AddrPort // address invalid: not bound
 	dst   netip.AddrPort
-	holds service // the port that it has taken
-	port  *port   // nil while it is of no NIC in particular
-	gid   int     // index of src there
-	lost  bool    // src is no address of the NIC any more, and the owner knows
-	gone  bool    // the NIC is, and the owner knows
+	holds service      // the port that it has taken
+	port  *port        // nil while it is of no NIC in particular
+	gid   int          // index of src there
+	ib    *ibAddresses // nil: the id is of IP addresses
+	lost  bool         // src is no address of the NIC any more, and the owner knows
+	gone  bool         // the NIC is, and the owner knows
 
 	conn    *ibcm.Conn
 	lookup  *ibcm.Lookup
@@ -164,7 +165,11 @@ func (i *ID) Resolve(src, dst netip.AddrPort) error {
 	if i.state != stateBound {
 		return refuse(syscall.EINVAL, "resolve address", "the id is %v", i.state)
 	}
-	if !d.Addr().IsValid() || !unspecified(i.src.Addr()) && i.src.Addr().Is4() != d.Addr().Is4() {
+	mixed := i.src.Addr().Is4() != d.Addr().Is4()
+	if dst.Addr().Is4In6() && unspecified(i.src.Addr()) {
+		mixed = false // an IPv4 address in the form of IPv6 is of both
+	}
+	if !d.Addr().IsValid() || i.ib != nil || mixed {
 		return refuse(syscall.EINVAL, "resolve address", "source %v and destination %v are of two families", i.src.Addr(), d.Addr())
 	}
 	if d.Addr().IsUnspecified() { // as connect(2): this machine
@@ -205,6 +210,9 @@ func (i *ID) ResolveRoute() error {
 	defer i.lock()()
 	if i.state != stateAddrResolved {
 		return refuse(syscall.EINVAL, "resolve route", "the id is %v", i.state)
+	}
+	if i.ib != nil {
+		return refuse(syscall.ENODEV, "resolve route", "a GID alone says no way on Ethernet: use the peer's IP address")
 	}
 	i.state = stateRouteResolved
 	i.pathMTU, i.hopLimit = roce.MTUCode(i.port.dev.MTU()), 64
@@ -276,6 +284,9 @@ func (i *ID) SetAckTimeout(t uint8) error {
 // Info is what is known of an id.
 type Info struct {
 	Src, Dst netip.AddrPort
+	IB       bool           // the id has addresses of InfiniBand in place of Src and Dst:
+	IBSrc    IBAddr         // own
+	IBDst    IBAddr         // the peer's
 	Device   *device.Device // nil: none yet
 	GIDIndex int
 	Space    PortSpace
@@ -292,6 +303,9 @@ func (i *ID) Info() Info {
 	defer i.lock()()
 	n := Info{Src: i.src, Dst: i.dst, GIDIndex: i.gid, Space: i.space, Type: i.typ, PathMTU: i.pathMTU, TOS: i.tos, HopLimit: i.hopLimit,
 		AckTime: i.ackTimeout, Listens: i.state == stateListen}
+	if i.ib != nil {
+		n.IB, n.IBSrc, n.IBDst = true, i.ib.src, i.ib.dst
+	}
 	if i.port != nil {
 		n.Device = i.port.dev
 	}

@@ -263,6 +263,7 @@ func (l *serviceListener) find(dst netip.Addr) *ID {
 	for _, i := range l.ids {
 		r := 0
 		switch a := i.src.Addr(); {
+		case i.ib != nil: // its requests would have no IP addresses, and those of Ethernet have
 		case a == dst:
 			r = 3
 		case !unspecified(a):

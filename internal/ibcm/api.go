@@ -67,6 +67,7 @@ type Connection struct {
 	FlowControl        bool   // end to end
 	RNRRetry           uint8
 	SRQ                bool
+	ECE                ECE
 }
 
 // Request is a REQ (vol. 1, 12.6.5).

@@ -136,6 +136,7 @@ func (m mad) encodeREQ(local uint32, guid [8]byte, r *Request) {
 	if r.Alternate.Local != (roce.GID{}) {
 		encodePath(b[96:140], &r.Alternate)
 	}
+	m.setREQECE(r.ECE)
 	copy(b[reqPrivateAt:reqPrivateAt+ReqPrivate], r.Private)
 }
 
@@ -172,7 +173,7 @@ func (m mad) decodeREQ() *Request {
 		r.Transport = transportUnknown
 	}
 	r.Connection = Connection{QPN: get24(b[32:]), QKey: be.Uint32(b[28:]), StartingPSN: get24(b[44:]), ResponderResources: b[35],
-		InitiatorDepth: b[39], FlowControl: b[43]&1 != 0, RNRRetry: b[50] & 7, SRQ: b[51]&8 != 0}
+		InitiatorDepth: b[39], FlowControl: b[43]&1 != 0, RNRRetry: b[50] & 7, SRQ: b[51]&8 != 0, ECE: m.reqECE()}
 	return r
 }
 
@@ -186,6 +187,7 @@ func (m mad) encodeREP(guid [8]byte, r *Reply) {
 	b[26] = r.AckDelay<<3 | r.Failover&3<<1 | flag(r.FlowControl)
 	b[27] = r.RNRRetry<<5 | flag(r.SRQ)<<4
 	copy(b[28:36], guid[:])
+	m.setREPECE(r.ECE)
 	copy(b[repPrivateAt:repPrivateAt+RepPrivate], r.Private)
 }
 
@@ -194,7 +196,7 @@ func (m mad) decodeREP() *Reply {
 	r := &Reply{AckDelay: b[26] >> 3, Failover: b[26] >> 1 & 3, Private: clone(b[repPrivateAt : repPrivateAt+RepPrivate])}
 	copy(r.RemoteGUID[:], b[28:36])
 	r.Connection = Connection{QPN: get24(b[12:]), QKey: be.Uint32(b[8:]), StartingPSN: get24(b[20:]), ResponderResources: b[24],
-		InitiatorDepth: b[25], FlowControl: b[26]&1 != 0, RNRRetry: b[27] >> 5, SRQ: b[27]&0x10 != 0}
+		InitiatorDepth: b[25], FlowControl: b[26]&1 != 0, RNRRetry: b[27] >> 5, SRQ: b[27]&0x10 != 0, ECE: m.repECE()}
 	return r
 }
 

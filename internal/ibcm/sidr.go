@@ -13,6 +13,9 @@ type Lookup struct {
 	owner    any
 	asReply  *Datagram
 	closed   bool
+
+	// ECE is told in the answer to a peer's lookup; set it before Reply.
+	ECE ECE
 }
 
 // Owner is what Lookup was given.
@@ -109,6 +112,7 @@ func (l *Lookup) send(status LookupStatus, qpn, qkey uint32, info, private []byt
 	info = info[:min(len(info), SIDRRepInfo)]
 	b[5] = byte(len(info))
 	put24(b[8:], qpn)
+	m.setSIDRREPECE(l.ECE)
 	be.PutUint64(b[12:], l.service)
 	be.PutUint32(b[20:], qkey)
 	copy(b[sidrRepInfoAt:], info)

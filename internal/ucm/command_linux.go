@@ -139,14 +139,11 @@ func (c *command) createID() error {
 	switch space {
 	case cma.SpaceUDP, cma.SpaceIPoIB:
 		typ = nic.UD
-	case cma.SpaceIB:
+	case cma.SpaceIB: // whatever else it says is taken for connections, as in the kernel
 		switch t := nic.QPType(c.in[18]); t {
 		case nic.RC, nic.UC, nic.UD:
 			typ = t
 		default:
-			if t != 0 && t != nic.XRCINI && t != nic.XRCTGT {
-				return syscall.EINVAL
-			}
 		}
 	}
 	i := &id{uid: c.u64(0), ud: typ == nic.UD, file: c.file}
@@ -232,10 +229,17 @@ func (c *command) bind() error {
 		return err
 	}
 	size := int(le.Uint16(c.in[4:]))
-	if le.Uint16(c.in[6:]) != 0 || size < 2 || size > 128 {
+	if le.Uint16(c.in[6:]) != 0 || size > 128 {
 		return syscall.EINVAL
 	}
-	a, err := c.sockaddr(c.in[8 : 8+size])
+	addr := c.in[8 : 8+size]
+	if err := sized(addr); err != nil {
+		return err
+	}
+	if isIB(addr) {
+		return i.cm.BindIB(decodeIB(addr))
+	}
+	a, err := c.sockaddr(addr)
 	if err != nil {
 		return err
 	}
@@ -258,10 +262,17 @@ func (c *command) resolveAddr() error {
 		return err
 	}
 	src, dst := int(le.Uint16(c.in[8:])), int(le.Uint16(c.in[10:]))
-	if le.Uint32(c.in[12:]) != 0 || src > 128 || dst < 2 || dst > 128 {
+	if le.Uint32(c.in[12:]) != 0 || src > 128 || dst > 128 {
 		return syscall.EINVAL
 	}
-	return c.resolve(i, c.in[16:16+src], c.in[144:144+dst])
+	from, to := c.in[16:16+src], c.in[144:144+dst]
+	if sized(to) != nil || src > 0 && sized(from) != nil {
+		return syscall.EINVAL
+	}
+	if isIB(to) || isIB(from) {
+		return c.resolveIB(i, from, to)
+	}
+	return c.resolve(i, from, to)
 }
 
 func (c *command) resolve(i *id, src, dst []byte) error {
@@ -297,6 +308,7 @@ func (c *command) connect() error {
 	if err != nil {
 		return err
 	}
+	p.ECE = c.ece(280)
 	return i.cm.Connect(p)
 }
 
@@ -310,6 +322,7 @@ func (c *command) accept() error {
 	if !valid {
 		return i.cm.Accept(nil)
 	}
+	p.ECE = c.ece(288)
 	c.drv.mu.Lock()
 	old := i.uid
 	i.uid = c.u64(0) // before an event can come
@@ -494,7 +507,7 @@ func (c *command) joinIP() error {
 // join is struct rdma_ucm_join_mcast: response, uid, id, addr_size, flags, sockaddr_storage.
 func (c *command) join() error {
 	size, flags := int(le.Uint16(c.in[20:])), le.Uint16(c.in[22:])
-	if size < 2 || size > 128 || flags > 1 {
+	if size > 128 || sized(c.in[24:24+size]) != nil || flags > 1 {
 		return syscall.EINVAL
 	}
 	return c.joinGroup(c.u64(0), c.u64(8), 16, c.in[24:24+size])

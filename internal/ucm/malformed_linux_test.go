@@ -166,7 +166,8 @@ func TestBadAddresses(t *testing.T) {
 	p.refused("reserved", a, bind.with("reserved", 1), 0, syscall.EINVAL)
 	ib := make([]byte, 48)
 	ib[0], ib[8] = afIB, 0xfe
-	p.refused("an address of InfiniBand", a, bind.with("addr", ib, "addr_size", 48), 0, syscall.EADDRNOTAVAIL)
+	p.refused("an address of InfiniBand", a, bind.with("addr", ib, "addr_size", 48), 0, syscall.ENODEV)
+	p.refused("too long for its family", a, bind.with("addr_size", 24+len(good)), 0, syscall.EINVAL)
 	p.refused("one that is cut short", a, bind.with("addr", ib, "addr_size", 28), 0, syscall.EINVAL)
 	p.refused("in the older form", a, formOf("BIND_IP", "bind_ip", "id", num, "addr", ib[:28]), 0, syscall.EINVAL)
 	r := p.resolveForm(num, 1)

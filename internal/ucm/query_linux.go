@@ -2,6 +2,7 @@ package ucm
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"syscall"
 
 	"rnic/internal/cma"
@@ -44,7 +45,7 @@ func encodeAddr(n *cma.Info, put func(src, dst []byte) (int, int)) []byte {
 		copy(b, g[:])
 		b[8] = 1
 	}
-	le.PutUint16(b[10:], 0xffff)
+	binary.BigEndian.PutUint16(b[10:], pkey(n))
 	src, dst := put(b[16:144], b[144:272])
 	le.PutUint16(b[12:], uint16(src))
 	le.PutUint16(b[14:], uint16(dst))
@@ -52,17 +53,43 @@ func encodeAddr(n *cma.Info, put func(src, dst []byte) (int, int)) []byte {
 	return b
 }
 
+// pkey is the partition key of the device's address: the kernel knows none for interfaces of Ethernet.
+func pkey(n *cma.Info) uint16 {
+	if n.IB && n.Device != nil {
+		return n.IBSrc.PKey
+	}
+	return 0
+}
+
 func putSockaddrAs(n cma.Info) func(src, dst []byte) (int, int) {
-	return func(src, dst []byte) (int, int) { return putSockaddr(src, n.Src), putSockaddr(dst, n.Dst) }
+	return func(src, dst []byte) (int, int) {
+		switch {
+		case n.IB:
+			return encodeIB(src, &n.IBSrc), encodeIB(dst, &n.IBDst)
+		case n.Src.IsValid() && !n.Dst.IsValid(): // any, of the own family
+			return putSockaddr(src, n.Src), putSockaddr(dst, netip.AddrPortFrom(anyLike(n.Src.Addr()), 0))
+		}
+		return putSockaddr(src, n.Src), putSockaddr(dst, n.Dst)
+	}
+}
+
+func anyLike(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
 }
 
 // putIB writes both addresses as struct sockaddr_ib.
 func putIB(n cma.Info) func(src, dst []byte) (int, int) {
 	return func(src, dst []byte) (int, int) {
+		if n.IB {
+			return encodeIB(src, &n.IBSrc), encodeIB(dst, &n.IBDst)
+		}
 		for k, b := range [][]byte{src, dst} {
 			a := []cma.Info{{Src: n.Src}, {Src: n.Dst}}[k].Src
 			le.PutUint16(b, afIB)
-			binary.BigEndian.PutUint16(b[2:], 0xffff)
+			binary.BigEndian.PutUint16(b[2:], pkey(&n))
 			if a.Addr().IsValid() && !a.Addr().IsUnspecified() {
 				g := ibcm.GIDOf(a.Addr())
 				copy(b[8:], g[:])

@@ -18,12 +18,9 @@ const (
 	sizeEvent     = 336 // rdma_ucm_event_resp
 	sizeEventTail = 12  // its reserved word and ece, which old libraries have no room for
 	sizePathData  = 72  // ib_path_rec_data
-
-	afIB = 27
 )
 
-// sockaddr decodes an address: IPv4, IPv6, or a wildcard of InfiniBand, which has no meaning on Ethernet but that libraries
-// try at their start whether the newer commands are there.
+// sockaddr decodes an IP address.
 func (c *command) sockaddr(b []byte) (netip.AddrPort, error) {
 	if len(b) < 2 {
 		return netip.AddrPort{}, syscall.EINVAL
@@ -33,12 +30,6 @@ func (c *command) sockaddr(b []byte) (netip.AddrPort, error) {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:])), nil
 	case family == syscall.AF_INET6 && len(b) >= 24:
 		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[8:24])), binary.BigEndian.Uint16(b[2:])), nil
-	case family == afIB && len(b) >= 48:
-		// struct sockaddr_ib: family, pkey, flowinfo, address, service id, mask, scope.
-		if [16]byte(b[8:24]) == [16]byte{} {
-			return netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(binary.BigEndian.Uint64(b[24:]))), nil
-		}
-		return netip.AddrPort{}, syscall.EADDRNOTAVAIL
 	}
 	return netip.AddrPort{}, syscall.EINVAL
 }
@@ -133,5 +124,7 @@ func encodeEvent(uid uint64, num uint32, ud bool, e *cma.Event) []byte {
 		return b
 	}
 	encodeParam(p, &e.Conn)
+	le.PutUint32(b[sizeEvent-sizeECE:], e.Conn.ECE.Vendor)
+	le.PutUint32(b[sizeEvent-sizeECE+4:], e.Conn.ECE.Options)
 	return b
 }

@@ -132,7 +132,8 @@ func pair(t *testing.T, p *peer, server string, client func(context.Context) (st
 // TestSoftRoCELoopback shows that the guest and the tester are good, with the
 // kernel's implementation on both ends.
 func TestSoftRoCELoopback(t *testing.T) {
-	p := bootPeer(t)
+	p := bootPeer(t, compileRecorded(t, t.TempDir())...)
+	t.Run("ConnectionManagerAnswers", func(t *testing.T) { answers(t, p) })
 	for _, test := range []struct {
 		name, options string
 		operations    []string

@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"internal/rdmanl":    {},
 	"internal/pipewatch": {},
 	"internal/doctor":    {"internal/netdev", "internal/roce"},
+	"internal/control":   {},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
 		"internal/shm", "internal/rdmanl", "internal/pipewatch"}, vocabulary...),
 	"internal/cma": {"verbs", "internal/device", "internal/ibcm", "internal/nic", "internal/roce"},

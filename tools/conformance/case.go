@@ -197,6 +197,7 @@ var groups = []struct {
 	{"pairwise", "perftest, pairs of options", "Combinations such that each legal pair of values of two options is in one of them at least: program and transport, size, path MTU, way to end, directions, events, queue pairs, inline, shared receive queue, and network (one NIC, two, two with 1 % of all packets dropped). Left out is what perftest refuses, and where a receiver would wait for ever for what an unreliable transport has lost: UC and UD with loss or with several queue pairs that share receives, and UC with messages of many packets between two NICs.", pairwiseCases},
 	{"qperf", "qperf", "The tests of qperf that need no connection manager.", qperfCases},
 	{"cm", "Connection manager", "Programs that connect by address, with stock librdmacm: its own, streams over RDMA (rsockets), perftest with `-R` and `-z`, qperf with `-cm 1`, and libfabric.", cmCases},
+	{"qemu", "QEMU", "Live migration over `rdma:` of an emulated machine of 128 MiB, which counts on its console and checks and changes a pattern of 24 MiB in each round: after the move it goes on with the next number. QEMU registers the pages as it sends them, or all at once (`rdma-pin-all`).", qemuCases},
 	{"ucx", "UCX", "", ucxCases},
 	{"mpi", "MPI", "MPICH and Open MPI through UCX; the program checks every element of what it receives.", mpiCases},
 	{"versions", "rdma-core of other Debian releases", "Unpacked each with its own C library and loader, and run below a root directory of its own.", versionCases},

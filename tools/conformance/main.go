@@ -37,6 +37,13 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) > 2 && (os.Args[1] == movesFrom || os.Args[1] == movesTo) {
+		if err := runQEMU(os.Args[1], os.Args[2:]); err != nil {
+			fmt.Println("conformance:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.StringVar(&o.group, "group", "", "run only this `group`, or these, comma separated")
 	flag.StringVar(&o.pattern, "run", "", "run only cases whose id matches this `pattern`")
@@ -85,7 +92,7 @@ func run(o *options) (int, error) {
 		if !o.short && slices.ContainsFunc(cases, func(c testCase) bool { return c.group == "versions" }) {
 			prepareReleases(ctx)
 		}
-		if len(kernelPrograms(cases)) > 0 {
+		if len(kernelPrograms(cases)) > 0 || slices.ContainsFunc(cases, func(c testCase) bool { return c.group == "qemu" }) {
 			prepareKernel(ctx)
 		}
 		code, err := enterNamespaces(ctx)
@@ -197,7 +204,7 @@ func machine() string {
 
 // versions are those of the packages that the programs come from.
 func versions() (list []string) {
-	for _, p := range []string{"ibverbs-utils", "perftest", "qperf", "ucx-utils", "mpich", "openmpi-bin", "libfabric-bin", "rdmacm-utils", "iperf3"} {
+	for _, p := range []string{"ibverbs-utils", "perftest", "qperf", "ucx-utils", "mpich", "openmpi-bin", "libfabric-bin", "rdmacm-utils", "iperf3", "qemu-system-x86"} {
 		if out, err := exec.Command("dpkg-query", "-W", "-f", "${Package} ${Version}", p).Output(); err == nil {
 			list = append(list, string(out))
 		}
