@@ -93,8 +93,9 @@ func (r *Report) Section() string {
 	b.WriteString(Begin + "\n## " + Title + "\n\n")
 	b.WriteString("Programs on `rnic run`, and Go programs on package verbs, against the same programs on the kernel's device in a virtual machine (`make interop`; the cases are in\n" +
 		"`test/interop`). A cell counts the combinations that passed of those tried: path MTU 1024 and 4096, IPv4 and IPv6. With loss, our NIC drops 1 % of what it sends and 1 % of\n" +
-		"what it receives; a case has three tries then, as a peer fails when the last acknowledgement is lost of a program that ends. What is not reliable is tried without loss only;\n" +
-		"perftest -R has no UC and no IPv6, for which rping is there.\n" +
+		"what it receives. A case has three tries: a peer fails when the last acknowledgement is lost of a program that ends, perftest -R tells its client to connect before it\n" +
+		"listens (the client then crashes), and an emulated processor on a busy machine stands still for longer than programs wait. What is not reliable is tried without loss only;\n" +
+		"perftest -R has no UC and no IPv6, for which rping is there. rxe waits for its timer, two seconds with -R, at each lost response to its READs: these are short.\n" +
 		"The Go side is a NIC inside a Go program that speaks the stock program's own exchange (`test/interop/gopeer`).\n")
 	for i := range r.Kernels {
 		r.Kernels[i].section(&b)
