@@ -1,4 +1,4 @@
-.PHONY: all demo test bench conformance fuzz lint guest-image clean
+.PHONY: all demo test bench conformance interop fuzz lint guest-image clean
 
 # The binary is always built again: Go knows better than make what has changed.
 all:
@@ -23,6 +23,10 @@ conformance:
 # Every fuzzer, ten minutes each. Options: make fuzz FUZZ="-core -time 1m"
 fuzz:
 	@scripts/fuzz.sh $(FUZZ)
+
+# Stock and Go programs against the kernel's Soft-RoCE, kernels old and new. Options: make interop INTEROP="--full"
+interop:
+	@scripts/interop.sh $(INTEROP)
 
 lint:
 	@scripts/lint.sh

@@ -14,5 +14,5 @@ go build -o build/conformance ./tools/conformance
 status=0
 (step "rdma-core's Python suite" go test ./test/stock -count=1 -run '^TestPyverbs$' -pyverbs.out "$PWD/build/pyverbs.tsv") || status=1
 (step "stock programs, case by case" build/conformance -suite build/pyverbs.tsv) || status=1
-step "stock programs, and the kernel's Soft-RoCE" env RNIC_SCALE_QPS=10000 RNIC_PROGRAMS=300 go run ./tools/testsum -v -count=1 -p 1 -timeout 5m $(go list ./test/... | grep -v '/layering$')
+step "stock programs, and the kernel's Soft-RoCE" env RNIC_SCALE_QPS=10000 RNIC_PROGRAMS=300 go run ./tools/testsum -v -count=1 -p 1 -timeout 10m $(go list ./test/... | grep -v '/layering$')
 exit $status

@@ -16,7 +16,7 @@ step "tests with the race detector" go run ./tools/testsum -race $(go list ./...
 untagged=$(grep -rlE --include='*_test.go' '^//go:build .*race' . | xargs -r -n 1 dirname | sort -u)
 [ -z "$untagged" ] || step "tests without it" go run ./tools/testsum $untagged
 step "the fuzzers of whole cores, ten seconds each" go run ./tools/fuzz -core -fresh -time 10s
-step "stock programs, and the kernel's Soft-RoCE" go run ./tools/testsum -count=1 -p 1 -timeout 5m $(go list ./test/... | grep -v '/layering$')
+step "stock programs, and the kernel's Soft-RoCE" go run ./tools/testsum -count=1 -p 1 -timeout 10m $(go list ./test/... | grep -v '/layering$')
 mkdir -p build
 go build -o build/conformance ./tools/conformance
 step "stock programs, some of the cases of make conformance" build/conformance --short -o build/conformance-short.json

@@ -455,3 +455,53 @@ func TestDuplicateReadLongerThanTheSpaceOfPSNs(t *testing.T) {
 type vast struct{ *hostmem.Bytes }
 
 func (vast) Check(uint64, uint64, bool) error { return nil }
+
+// 9.7.5.1.2: a responder may acknowledge what nobody asked it to. Linux's rxe, which has begun to send again, ignores NAKs until an
+// acknowledgement has come (rxe_comp.c, started_retry); so each NAK for a gap has one before it if anything was not
+// acknowledged yet. A sender that is given the NAK alone waits for its timer at every second loss.
+func TestAcknowledgementBeforeNAK(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	path := b.pathFrom(a)
+	arrives := func(psns ...roce.PSN) {
+		for _, psn := range psns {
+			op := roce.RCWriteMiddle
+			if psn == 100 {
+				op = roce.RCWriteFirst
+			}
+			b.h.inject(path, b.fromPeer(op, psn, 1024, func(info *roce.OpInfo, pkt []byte) {
+				roce.BTH(pkt).Encode(&roce.BTHFields{Opcode: op, PKey: 0xffff, DestQP: b.q.Num(), PSN: psn}) // AckReq is not set
+				if info.HasRETH {
+					reth(memBase+8192, b.h.mr.RKey(), 40960)(info, pkt)
+				}
+			}))
+		}
+		w.settle()
+	}
+	var seen int
+	says := func(when string, want ...string) {
+		t.Helper()
+		var got []string
+		answers := w.from(b.h)
+		for _, f := range answers[seen:] {
+			p := f.packet()
+			kind := "NAK"
+			if p.AETH().Syndrome().Kind() == roce.SyndromeACK {
+				kind = "ACK"
+			}
+			got = append(got, fmt.Sprintf("%d:%s", f.psn, kind))
+		}
+		seen = len(answers)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: the answers are %v, want %v", when, got, want)
+		}
+	}
+	arrives(100, 101)
+	says("in order")
+	arrives(103, 104)
+	says("a first gap", "101:ACK", "102:NAK")
+	arrives(102, 103)
+	arrives(105)
+	says("a second gap", "103:ACK", "104:NAK")
+	arrives(105, 106)
+	says("behind it")
+}

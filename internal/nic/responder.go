@@ -25,6 +25,7 @@ type responder struct {
 	recvPos uint32     // receive queue position of the next receive to use
 
 	committed roce.PSN // everything up to here has been executed
+	acked     roce.PSN // and the peer has been told so up to here, by an acknowledgement or a response
 	msn       uint32
 
 	out     []response // to send, in PSN order; out[outHead:] is in use
@@ -80,6 +81,7 @@ func (q *QP) startResponder() {
 	*r = responder{out: r.out[:0], saved: r.saved[:0]}
 	r.expected = roce.PSN(q.attr.RQPSN) & roce.PSNMask
 	r.committed = r.expected.Add(-1)
+	r.acked = r.committed
 	if q.srq == nil {
 		r.recvPos = q.rq.Position()
 	}

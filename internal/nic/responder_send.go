@@ -106,12 +106,23 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 		}
 		packets++
 		bytes += int(n)
+		if !p.duplicate {
+			r.acked = p.psn
+		}
 		if p.psn = p.psn.Add(1); p.psn == p.end {
 			r.popResponse()
 		}
 	}
 	switch {
 	case r.nakDue:
+		// The NAK acknowledges what is before it (9.7.5.2). But Linux's rxe, once it has begun to send again, takes no other
+		// NAK until an acknowledgement has come, and waits for its timer: two seconds with rdma_cm.
+		if r.nak == roce.NAKSequence && r.nakPSN == r.committed.Add(1) && r.acked != r.committed {
+			if !q.sendAck(tx, r.committed, roce.ACKSyndrome(q.creditCode())) {
+				return false, true
+			}
+			r.acked = r.committed
+		}
 		if !q.sendAck(tx, r.nakPSN, r.nak) {
 			return false, true
 		}
@@ -131,6 +142,7 @@ func (q *QP) sendResponses(now int64, tx *Tx) (more, full bool) {
 		if !q.sendAck(tx, r.committed, roce.ACKSyndrome(q.creditCode())) {
 			return false, true
 		}
+		r.acked = r.committed
 		q.ackPaid()
 	}
 	return false, false

@@ -11,7 +11,7 @@ import (
 
 // BuildBare makes an image in dir whose only program is the first process, a static executable: kernel and serial console, no module, no network.
 func BuildBare(ctx context.Context, dir string, first []byte) (*Image, error) {
-	k, err := findKernel(ctx, CacheDir())
+	k, err := findKernel(ctx, CacheDir(), "")
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ var initScript []byte
 // tools are the host's programs that every guest has, besides busybox.
 var tools = []string{
 	"ip", "rdma", "ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
-	"ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_send_bw", "ib_send_lat", "ib_atomic_bw", "rping",
+	"ib_write_bw", "ib_write_lat", "ib_read_bw", "ib_read_lat", "ib_send_bw", "ib_send_lat", "ib_atomic_bw", "ib_atomic_lat", "rping",
 }
 
 // libDir is where the guest looks for shared libraries.
@@ -36,7 +36,12 @@ type Image struct {
 // Programs, paths of the host, are added to the guest's /bin, with the shared
 // libraries that they need.
 func BuildImage(ctx context.Context, dir string, programs ...string) (*Image, error) {
-	k, err := findKernel(ctx, CacheDir())
+	return BuildImageOf(ctx, "", dir, programs...)
+}
+
+// BuildImageOf is BuildImage with the kernel of a suite of Debian, as trixie or sid; "" is the host's own release.
+func BuildImageOf(ctx context.Context, suite, dir string, programs ...string) (*Image, error) {
+	k, err := findKernel(ctx, CacheDir(), suite)
 	if err != nil {
 		return nil, err
 	}

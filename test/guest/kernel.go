@@ -34,18 +34,23 @@ var guestModules = []string{
 const cacheLayout = "2"
 
 // keptFiles are those of a kernel package that a guest can need: a tenth of it.
-var keptFiles = regexp.MustCompile(`^\./(boot/vmlinuz-|(usr/)?lib/modules/[^/]+/(modules\.|kernel/(arch|crypto|fs/configfs|lib|net|drivers/(infiniband|virtio|net/[^/]+$))))`)
+var keptFiles = regexp.MustCompile(`^\./(boot/vmlinuz-|(usr/)?lib/modules/[^/]+/(modules\.|vmlinuz$|kernel/(arch|crypto|fs/configfs|lib|net|drivers/(infiniband|virtio|net/[^/]+$))))`)
 
-// findKernel returns the kernel that Debian serves now, from the cache or the archive.
-func findKernel(ctx context.Context, cache string) (*kernel, error) {
-	name, err := kernelPackage(ctx)
+// findKernel returns the kernel that Debian serves now, in a suite or ("") the configured archive, from the cache or
+// from there.
+func findKernel(ctx context.Context, cache, suite string) (*kernel, error) {
+	from, err := openArchive(ctx, cache, suite)
+	if err != nil {
+		return nil, err
+	}
+	name, err := from.kernelPackage(ctx)
 	if err != nil {
 		return nil, err
 	}
 	k := &kernel{version: strings.TrimPrefix(name, "linux-image-")}
 	dir := filepath.Join(cache, "kernel-"+k.version+"-"+cacheLayout)
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-		if err := fetchKernel(ctx, name, k.version, dir); err != nil {
+		if err := from.fetchKernel(ctx, name, k.version, dir); err != nil {
 			return nil, fmt.Errorf("fetching %s: %w", name, err)
 		}
 	}
@@ -61,21 +66,37 @@ func findKernel(ctx context.Context, cache string) (*kernel, error) {
 }
 
 // kernelPackage returns the name of the package that linux-image-amd64 depends on.
-func kernelPackage(ctx context.Context) (string, error) {
-	out, err := run(ctx, "", "apt-cache", "depends", "linux-image-amd64")
+func (a *archive) kernelPackage(ctx context.Context) (string, error) {
+	names, err := a.depends(ctx, "linux-image-amd64")
 	if err != nil {
 		return "", err
 	}
-	for field := range strings.FieldsSeq(string(out)) {
-		if strings.HasPrefix(field, "linux-image-") && field != "linux-image-amd64" {
-			return field, nil
+	for _, name := range names {
+		if strings.HasPrefix(name, "linux-image-") {
+			return name, nil
 		}
 	}
 	return "", errors.New("apt-cache knows no kernel behind linux-image-amd64; run apt-get update")
 }
 
+// kernelParts are the packages whose files make up a kernel: one, or in newer releases those of the image and of
+// the modules that it depends on.
+func (a *archive) kernelParts(ctx context.Context, name, version string) ([]string, error) {
+	needs, err := a.depends(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	parts := []string{name}
+	for _, n := range needs {
+		if n == "linux-binary-"+version || n == "linux-modules-"+version {
+			parts = append(parts, n)
+		}
+	}
+	return parts, nil
+}
+
 // fetchKernel makes dir, whole or not at all.
-func fetchKernel(ctx context.Context, name, version, dir string) (err error) {
+func (a *archive) fetchKernel(ctx context.Context, name, version, dir string) (err error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -84,29 +105,31 @@ func fetchKernel(ctx context.Context, name, version, dir string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// The sandbox user of apt may not write to a directory of root's.
-	download := []string{"-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download", name}
-	if _, err = run(ctx, tmp, "apt-get", download...); err != nil {
-		// The package lists may be older than the archive.
-		if _, err := run(ctx, "", "apt-get", "-q", "update"); err != nil {
-			return err
-		}
-		if _, err := run(ctx, tmp, "apt-get", download...); err != nil {
-			return err
-		}
+	parts, err := a.kernelParts(ctx, name, version)
+	if err != nil {
+		return err
 	}
-	debs, _ := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if len(debs) != 1 {
-		return fmt.Errorf("apt-get download left %d packages", len(debs))
+	debs, err := a.download(ctx, tmp, parts...)
+	if err != nil {
+		return err
 	}
 	root := filepath.Join(tmp, "root")
-	if err := unpack(ctx, debs[0], root); err != nil {
-		return err
+	for _, deb := range debs {
+		if err := unpack(ctx, deb, root); err != nil {
+			return err
+		}
 	}
 	if _, err := run(ctx, "", "depmod", "-b", root, version); err != nil {
 		return err
 	}
-	if err := uncompressKernel(ctx, filepath.Join(root, "boot", "vmlinuz-"+version), filepath.Join(root, "vmlinux")); err != nil {
+	vmlinuz := filepath.Join(root, "boot", "vmlinuz-"+version)
+	if newer := filepath.Join(root, "lib/modules", version, "vmlinuz"); exists(newer) {
+		// Later releases have it beside the modules.
+		if err := errors.Join(os.MkdirAll(filepath.Dir(vmlinuz), 0o755), os.Rename(newer, vmlinuz)); err != nil {
+			return err
+		}
+	}
+	if err := uncompressKernel(ctx, vmlinuz, filepath.Join(root, "vmlinux")); err != nil {
 		return err
 	}
 	return os.Rename(root, dir)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rnic/test/interop"
 )
 
 // Addresses of the link between host and guest. Each link has a network
@@ -27,11 +30,18 @@ const (
 	prefix        = "/24"
 	prefix6       = "/64"
 	tapName       = "tap0"
-	linkMTU       = 1500 // bytes: a RoCE path MTU of 1024
+	linkMTU       = 1500 // bytes, at first: a RoCE path MTU of 1024
+	LargestMTU    = 4200 // bytes: a RoCE path MTU of 4096
 
 	namespacePrefix = "rnic-guest-" // then the process, then a number
 	namespaceDir    = "/run/netns/" // where ip netns keeps them
 )
+
+// Link has the addresses of both ends.
+var Link = interop.Link{
+	Here:  [2]netip.Addr{netip.MustParseAddr(HostAddress), netip.MustParseAddr(HostAddress6)},
+	There: [2]netip.Addr{netip.MustParseAddr(GuestAddress), netip.MustParseAddr(GuestAddress6)},
+}
 
 // Network is a network namespace with a tap device, which is the host's end
 // of a guest's link.
@@ -55,6 +65,8 @@ func NewNetwork(ctx context.Context) (*Network, error) {
 		"tuntap add " + tapName + " mode tap",
 		"addr add " + HostAddress + prefix + " dev " + tapName,
 		"addr add " + HostAddress6 + prefix6 + " dev " + tapName + " nodad",
+		// An emulated guest takes packets slowly: what is not reliable must find room here.
+		"link set " + tapName + " txqueuelen 10000",
 		"link set " + tapName + " up",
 	} {
 		if _, err := run(ctx, "", "ip", append([]string{"-n", n.Namespace}, strings.Fields(args)...)...); err != nil {

@@ -279,4 +279,5 @@ func TestKernelSoftRoCE(t *testing.T) {
 		})
 	}
 	t.Run("ConnectionManager", func(t *testing.T) { connects(t, p, rnic) })
+	t.Run("Matrix", func(t *testing.T) { someOfMatrix(t, p, rnic) })
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"rnic/test/interop"
 )
 
 // perftest's table, of two sizes.
@@ -74,12 +76,14 @@ func TestDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := r.markdown(suite)
+	matrix := interop.Begin + "the matrix\n" + interop.End
+	text := r.markdown(suite, interop.SectionOf("before\n"+matrix+"behind\n"))
 	for _, want := range []string{
 		"| [UCX](#ucx) | 1 | 1 | 0 | 0 |\n",
 		"| command | programs on | result |\n|---|---|---|\n| `b \\| c` | two NICs | **fail**: x \\| y z &lt;w> |\n| `a` | one NIC | pass |\n",
 		"| [rdma-core's Python suite](#rdma-cores-python-suite) | 1 | 0 | | 0 |\n",
 		"| test_pd PDTest.test_alloc_pd | pass | pass |\n",
+		"\n" + matrix,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the document lacks\n%s\nin\n%s", want, text)

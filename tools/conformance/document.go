@@ -8,10 +8,12 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"rnic/test/interop"
 )
 
-// markdown is the whole of docs/conformance.md.
-func (r *report) markdown(suite []suiteRow) string {
+// markdown is the whole of docs/conformance.md; matrix is the section that make interop writes, as it is there.
+func (r *report) markdown(suite []suiteRow, matrix string) string {
 	var b strings.Builder
 	b.WriteString("# Conformance\n\nStock programs of Debian, unmodified, on `rnic run`. This document is written by `make conformance`, whose cases are in `tools/conformance`; do not edit it.\n\n" +
 		"```sh\nmake conformance                                     # everything; at most an hour on two cores\nscripts/conformance.sh --group ucx                   # one group\nscripts/conformance.sh --run 'write_bw/-[abe]'       # cases by pattern; what each says with --verbose\nscripts/conformance.sh --list                        # the cases and their commands\n```\n\n")
@@ -28,6 +30,9 @@ func (r *report) markdown(suite []suiteRow) string {
 	if len(suite) > 0 {
 		fmt.Fprintf(&b, "| [%s](#%s) | %d | %d | | %d |\n", suiteTitle, anchor(suiteTitle), suiteCount(suite, "pass"), suiteCount(suite, "fail", "error"), suiteCount(suite, "skip"))
 	}
+	if matrix != "" {
+		fmt.Fprintf(&b, "| [%s](#%s): see there | | | | |\n", interop.Title, anchor(interop.Title))
+	}
 	row("all programs", "")
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n## %s\n\n", g.title)
@@ -38,6 +43,9 @@ func (r *report) markdown(suite []suiteRow) string {
 	}
 	if len(suite) > 0 {
 		suiteTable(&b, suite)
+	}
+	if matrix != "" {
+		b.WriteString("\n" + matrix)
 	}
 	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rnic/test/interop"
 )
 
 // options are those of the command line.
@@ -134,7 +137,11 @@ func (r *report) document(o *options) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(o.document, []byte(r.markdown(suite)), 0o644)
+	last, err := os.ReadFile(o.document)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.WriteFile(o.document, []byte(r.markdown(suite, interop.SectionOf(string(last)))), 0o644)
 }
 
 // selected are the cases that the options ask for.

@@ -2,6 +2,7 @@
 // in it and ends with its status; without a script it only makes the image.
 //
 //	go run ./test/guest/boot 'rdma link; ibv_devinfo'
+//	RNIC_GUEST_SUITE=sid go run ./test/guest/boot 'uname -r' # with the kernel of another release of Debian
 package main
 
 import (
@@ -37,7 +38,7 @@ func run(ctx context.Context, script string) error {
 	}
 	defer os.RemoveAll(dir)
 	begin := time.Now()
-	image, err := guest.BuildImage(ctx, dir)
+	image, err := guest.BuildImageOf(ctx, os.Getenv("RNIC_GUEST_SUITE"), dir)
 	if err != nil {
 		return err
 	}
