@@ -116,7 +116,7 @@ func newEnd(o *options) (*end, error) {
 		return nil, fmt.Errorf("-t %s: rc, uc or ud", o.transport)
 	}
 	cfg := device.Config{Name: "gopeer", Addrs: []netip.Addr{address}}
-	if cfg.SendFault, cfg.RecvFault, err = fault.ParseDirections(o.faults); err != nil {
+	if cfg.Faults, err = fault.ParseRules(o.faults); err != nil {
 		return nil, err
 	}
 	nic, err := device.New(cfg)
