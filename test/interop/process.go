@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -72,13 +71,16 @@ func (p *process) stop(patience time.Duration) error {
 	return fmt.Errorf("it did not end when the client had (%v)", p.err)
 }
 
+// listenLine is what rnic run -v tells of a listener.
+var listenLine = regexp.MustCompile(`LISTEN\(id=\d+, backlog=\d+\) = 0\b`)
+
 // listening waits until the process listens, on a TCP port or for connections of the communication manager, of which
 // rnic run -v tells.
 func (p *process) listening(ctx context.Context, port int, cm bool) error {
 	// Local address, remote address, state 0A: listening (proc(5), /proc/net/tcp).
 	row := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F]+:0000 0A `, port))
 	for {
-		if cm && strings.Contains(p.out.String(), "LISTEN = ok") {
+		if cm && listenLine.MatchString(p.out.String()) {
 			return nil
 		}
 		for _, table := range []string{"tcp", "tcp6"} {
