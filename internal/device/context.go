@@ -54,8 +54,9 @@ type Context struct {
 // Open opens the device for one program. On a closed device the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
-		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}, number: d.numbers.contexts.Add(1)}
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
+	c.number = d.numbers.contexts.Add(1) // under the lock: see findLeaks
 	c.closed = d.closed
 	if !d.closed {
 		d.contexts[c] = struct{}{}

@@ -52,7 +52,7 @@ func (d *Device) findLeaks() {
 	for c := range d.contexts {
 		open = append(open, c)
 	}
-	closed := d.closed
+	closed, last := d.closed, d.numbers.contexts.Load()
 	d.mu.Unlock()
 	if closed || len(open) > mostCounted {
 		return
@@ -77,27 +77,12 @@ func (d *Device) findLeaks() {
 	}
 	d.engine.Do(func(core *nic.NIC, _ int64) { there = core.Objects() })
 	more := there.Sum() - owned.Sum()
-	if more <= d.leakedSaid {
-		return
-	}
-	if d.opened(open) {
-		return
+	if more <= d.leakedSaid || d.numbers.contexts.Load() != last {
+		return // others have been opened meanwhile, and may have been closed since
 	}
 	d.leaked.Add(uint64(more - d.leakedSaid))
 	d.leakedSaid = more
 	if d.cfg.Report != nil {
 		d.cfg.Report(fmt.Sprintf("%d objects belong to no program any more (there are %+v, of programs %+v): their memory is lost until the NIC ends. This is a fault of rnic's: please report it", more, there, owned))
 	}
-}
-
-// opened tells whether there are contexts beside those known.
-func (d *Device) opened(known []*Context) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for c := range d.contexts {
-		if !slices.Contains(known, c) {
-			return true
-		}
-	}
-	return false
 }

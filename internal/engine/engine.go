@@ -172,10 +172,13 @@ func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	defer faultsPanic()() // f may look at queues that a program shares
 	defer e.kick()
 	defer e.revive()
+	var said string
+	defer func() { e.tell(said) }()
 	e.Lock()
 	defer e.Unlock() // of a panic too: whoever recovers from it must not find the NIC held for ever
 	defer e.core.SetAlone(false)
 	e.core.SetAlone(true)
+	said = e.reviveHeld()
 	now := Now()
 	f(e.core, now)
 	e.settle(now)
@@ -232,10 +235,13 @@ func (e *Engine) Drain() {
 	defer faultsPanic()()
 	defer e.kick()
 	defer e.revive()
+	var said string
+	defer func() { e.tell(said) }()
 	e.Lock()
 	defer e.Unlock()
 	defer e.core.SetAlone(false)
 	e.core.SetAlone(true)
+	said = e.reviveHeld()
 	for range 64 {
 		worked := false
 		for _, u := range e.units {

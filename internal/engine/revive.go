@@ -59,22 +59,38 @@ func (e *Engine) revive() {
 	if !e.deaths.waiting.Load() {
 		return
 	}
-	var said []string
+	defer faultsPanic()() // queue pairs are flushed: their queues may be truncated
+	var said string
 	func() {
 		e.Lock()
 		defer e.Unlock()
 		defer e.core.SetAlone(false)
 		e.core.SetAlone(true)
-		e.deaths.waiting.Store(false)
-		for _, u := range e.units {
-			if u.dead {
-				said = append(said, u.revive())
-			}
-		}
+		said = e.reviveHeld()
 		e.settle(Now())
 	}()
-	if e.report != nil && len(said) > 0 {
-		e.report(strings.Join(said, "\n"))
+	e.tell(said)
+}
+
+// reviveHeld is revive for who holds all units, and is alone: a command must not come upon what a dead unit has left. It returns
+// what is to be told when they are let go.
+func (e *Engine) reviveHeld() string {
+	if !e.deaths.waiting.Swap(false) {
+		return ""
+	}
+	var said []string
+	for _, u := range e.units {
+		if u.dead {
+			said = append(said, u.revive())
+		}
+	}
+	return strings.Join(said, "\n")
+}
+
+// tell reports, if there is something to report. Nothing is held.
+func (e *Engine) tell(said string) {
+	if e.report != nil && said != "" {
+		e.report(said)
 	}
 }
 
@@ -84,7 +100,7 @@ func (u *Unit) revive() string {
 	u.dead, u.fault = false, ""
 	u.tx = nic.NewTx(batchBytes, batchPackets)
 	clear(u.rx[:cap(u.rx)])
-	u.rx, u.out, u.back, u.pending, u.rung = u.rx[:0], u.out[:0], u.back[:0], nil, nil
+	u.rx, u.out, u.back, u.pending = u.rx[:0], u.out[:0], u.back[:0], nil
 	u.handed, u.blocked, u.touched = parcel{}, false, 0
 	u.inbox.empty()
 	u.forgetRings()
@@ -94,8 +110,14 @@ func (u *Unit) revive() string {
 		u.index, ended, fault)
 }
 
-// forgetRings lets go of the doorbells that wait: their queue pairs are in the error state.
+// forgetRings lets go of the doorbells that wait, of those too that were being worked through: all queue pairs are looked at.
 func (u *Unit) forgetRings() {
+	for _, q := range u.rung {
+		if q != nil {
+			q.Rung.Store(false)
+		}
+	}
+	u.rung = nil
 	u.rings.mu.Lock()
 	defer u.rings.mu.Unlock()
 	for _, q := range u.rings.q {

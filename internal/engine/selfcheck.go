@@ -55,18 +55,26 @@ func (u *Unit) check() string {
 		return u.checkHeld()
 	}
 	u.beat = heartbeat{}
-	var lines []string
-	if !u.dead {
-		u.found = u.core.Check(Now(), u.found[:0])
-		lines = u.describe(u.found)
-		clear(u.found)
-	}
+	lines := u.checkCore()
 	after := u.letGo()
 	if len(lines) > 0 {
 		u.kick()
 	}
 	after.do(u.engine, false)
 	return strings.Join(lines, "\n")
+}
+
+// checkCore has the core look at itself. The unit is held.
+func (u *Unit) checkCore() (lines []string) {
+	defer faultsPanic()() // it looks at queues that programs share
+	defer u.rescue()
+	if u.dead {
+		return nil
+	}
+	u.found = u.core.Check(Now(), u.found[:0])
+	lines = u.describe(u.found)
+	clear(u.found)
+	return lines
 }
 
 // checkHeld is of a unit that somebody drives.

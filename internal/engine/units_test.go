@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ type unitsRig struct {
 func newUnitsRig(t *testing.T, nets []link.Link) *unitsRig {
 	t.Helper()
 	r := &unitsRig{t: t}
-	core := nic.New(nic.Config{Seed: 1, Units: len(nets), Policy: nic.Policy{NoEarlyResend: true}})
+	core := nic.New(nic.Config{Seed: 1, Units: len(nets), Policy: nic.Policy{NoEarlyResend: true}, NewLock: func() nic.Lock { return new(sync.Mutex) }})
 	core.SetGID(0, localGID)
 	var links []Links
 	for _, n := range nets {
@@ -62,6 +63,7 @@ func (r *unitsRig) do(f func(core *nic.NIC, now int64) error) {
 type unitsEnd struct {
 	r          *unitsRig
 	q          *nic.QP
+	core       *nic.CQ
 	sq, rq, cq *ring.Queue
 }
 
@@ -70,19 +72,34 @@ const endDepth = 8192
 func (r *unitsRig) end(unit int, typ nic.QPType) *unitsEnd {
 	r.t.Helper()
 	e := &unitsEnd{r: r}
-	var nicCQ, nicSQ, nicRQ *ring.Queue
+	var nicCQ *ring.Queue
 	nicCQ, e.cq = queue(r.t, 2*endDepth, ring.CQESize)
-	nicSQ, e.sq = queue(r.t, endDepth, ring.SendWQESize+ring.SGESize)
-	nicRQ, e.rq = queue(r.t, endDepth, ring.RecvWQESize+ring.SGESize)
-	r.do(func(core *nic.NIC, _ int64) error {
-		cq, err := core.CreateCQ(nicCQ)
-		if err == nil {
-			e.q, err = core.Units()[unit].CreateQP(nic.QPInit{Type: typ, PD: r.pd, SendCQ: cq, RecvCQ: cq, SQ: nicSQ, RQ: nicRQ,
-				Cap: nic.Cap{MaxSendWR: endDepth, MaxRecvWR: endDepth, MaxSendSGE: 1, MaxRecvSGE: 1}})
-		}
+	r.do(func(core *nic.NIC, _ int64) (err error) {
+		e.core, err = core.CreateCQ(nicCQ)
 		return err
 	})
+	e.create(unit, typ, queue)
 	return e
+}
+
+// beside is end with the completion queue of another.
+func (r *unitsRig) beside(o *unitsEnd, unit int, typ nic.QPType) *unitsEnd {
+	r.t.Helper()
+	e := &unitsEnd{r: r, core: o.core, cq: o.cq}
+	e.create(unit, typ, queue)
+	return e
+}
+
+func (e *unitsEnd) create(unit int, typ nic.QPType, sends func(t *testing.T, entries, size uint32) (nicSide, own *ring.Queue)) {
+	e.r.t.Helper()
+	var nicSQ, nicRQ *ring.Queue
+	nicSQ, e.sq = sends(e.r.t, endDepth, ring.SendWQESize+ring.SGESize)
+	nicRQ, e.rq = queue(e.r.t, endDepth, ring.RecvWQESize+ring.SGESize)
+	e.r.do(func(core *nic.NIC, _ int64) (err error) {
+		e.q, err = core.Units()[unit].CreateQP(nic.QPInit{Type: typ, PD: e.r.pd, SendCQ: e.core, RecvCQ: e.core, SQ: nicSQ, RQ: nicRQ,
+			Cap: nic.Cap{MaxSendWR: endDepth, MaxRecvWR: endDepth, MaxSendSGE: 1, MaxRecvSGE: 1}})
+		return err
+	})
 }
 
 const unitsQKey = 0x1234

@@ -288,3 +288,29 @@ func TestSetAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A rule whose outage is over is cleared while another's lasts: the port stays down until that one is over, or cleared.
+func TestClearingARuleLeavesAnothersOutage(t *testing.T) {
+	set := NewSet()
+	first, err := set.Add(1, mustRule(t, "down=1s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	down := func(now int64) bool {
+		set.Advance(now)
+		return set.Decide(now, Send, &Packet{Data: packet(roce.RCSendOnly, 1), QP: 5}).Drop
+	}
+	if !down(2) || down(2e9) {
+		t.Fatal("the first outage is not of one second")
+	}
+	second, err := set.Add(3e9, mustRule(t, "down=10s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.Clear(4e9, first); err != nil || !down(5e9) {
+		t.Errorf("%v, or the other's outage has ended", err)
+	}
+	if err := set.Clear(6e9, second); err != nil || down(7e9) {
+		t.Errorf("%v, or the port is still down", err)
+	}
+}

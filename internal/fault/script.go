@@ -129,7 +129,7 @@ func (c *script) do(s *Set, st *step, now int64) {
 			r.downs = true
 			r.in.counters.LinkDowns++
 			s.totals[Send].LinkDowns++
-			s.portDown(now, int64(sp.Down))
+			s.portDown(now, int64(sp.Down), r)
 		}
 	case clearFault:
 		for i := len(s.rules) - 1; i >= 0; i-- {
@@ -139,7 +139,7 @@ func (c *script) do(s *Set, st *step, now int64) {
 		}
 	case linkDown:
 		s.totals[Send].LinkDowns++
-		s.portDown(now, int64(st.time))
+		s.portDown(now, int64(st.time), nil)
 	case linkUp:
 		s.portUp()
 	}

@@ -22,8 +22,9 @@ type Set struct {
 	mu       Lock
 	rules    []*setRule
 	lastID   int
-	downFrom int64 // the port is down since; 0: it is up
-	downTo   int64 // and until; 0: until told otherwise
+	downFrom int64    // the port is down since; 0: it is up
+	downTo   int64    // and until; 0: until told otherwise
+	downBy   *setRule // the rule that says so; nil: a scenario's own step
 	onPort   func(down bool)
 	totals   [2]Counters
 	lost     uint64 // packets, while the port was down
@@ -155,7 +156,7 @@ func (s *Set) ClearAll(now int64) int {
 func (s *Set) remove(i int, now int64) {
 	r := s.rules[i]
 	s.rules = slices.Delete(s.rules, i, i+1)
-	if r.in.spec.Down > 0 && r.in.counters.LinkDowns > 0 {
+	if r == s.downBy {
 		s.portUp()
 	}
 	if s.script != nil {
@@ -245,6 +246,7 @@ func (s *Set) Decide(now int64, dir Direction, p *Packet) (d Decision) {
 		return Decision{Drop: true}
 	}
 	met, selected := false, false
+	var downBy *setRule
 	for _, r := range s.rules {
 		if !r.in.spec.Direction.has(dir) || !r.in.spec.packets() && r.in.spec.Down == 0 {
 			continue
@@ -252,6 +254,9 @@ func (s *Set) Decide(now int64, dir Direction, p *Packet) (d Decision) {
 		before := r.in.counters.Selected
 		one := r.in.DecideAt(now, p)
 		met, selected = true, selected || r.in.counters.Selected != before
+		if one.down > d.down {
+			downBy = r
+		}
 		d.merge(&one)
 		if d.Drop {
 			break
@@ -270,7 +275,7 @@ func (s *Set) Decide(now int64, dir Direction, p *Packet) (d Decision) {
 	down := d.down
 	d.down = 0
 	if down > 0 {
-		s.portDown(now, int64(down))
+		s.portDown(now, int64(down), downBy)
 	}
 	if s.script != nil && s.script.see(s, now, dir, p) || down > 0 {
 		s.advance(now)
@@ -362,7 +367,7 @@ func (s *Set) advance(now int64) {
 			r.in.counters.LinkDowns++
 			r.in.hits++
 			s.totals[Send].LinkDowns++
-			s.portDown(now, int64(sp.Down))
+			s.portDown(now, int64(sp.Down), r)
 		}
 	}
 	if s.script != nil {
@@ -408,7 +413,7 @@ func (s *Set) update() {
 }
 
 // portDown takes the port down for so long; 0 is until told otherwise.
-func (s *Set) portDown(now, nanos int64) {
+func (s *Set) portDown(now, nanos int64, by *setRule) {
 	was := s.downFrom != 0
 	to := int64(0)
 	if nanos > 0 {
@@ -417,7 +422,7 @@ func (s *Set) portDown(now, nanos int64) {
 	if was && (s.downTo == 0 || to != 0 && to < s.downTo) {
 		return // it is down for longer already
 	}
-	s.downTo = to
+	s.downTo, s.downBy = to, by
 	if !was {
 		s.downFrom = max(now, 1)
 		if s.onPort != nil {
@@ -430,7 +435,7 @@ func (s *Set) portUp() {
 	if s.downFrom == 0 {
 		return
 	}
-	s.downFrom, s.downTo = 0, 0
+	s.downFrom, s.downTo, s.downBy = 0, 0, nil
 	if s.onPort != nil {
 		s.onPort(false)
 	}

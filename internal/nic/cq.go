@@ -69,8 +69,8 @@ func (c *CQ) usable(n *NIC) bool { return c != nil && c.nic == n.shared && !c.de
 // them.
 func (n *NIC) pushCQE(c *CQ, e *ring.CQE, solicited bool) {
 	lock(c.mu)
+	defer unlock(c.mu) // of a panic too: another unit may wait for it, and Revive for that one
 	n.addCQE(c, e, solicited)
-	unlock(c.mu)
 }
 
 func (n *NIC) addCQE(c *CQ, e *ring.CQE, solicited bool) {

@@ -42,11 +42,16 @@ func (n *NIC) holdBack(c *CQ, e *ring.CQE, solicited bool, nanos int64) {
 // nextLate is when the next of them is due; 0: there is none.
 func (n *NIC) nextLate() (at int64) {
 	for _, c := range n.late {
-		lock(c.mu)
-		if len(c.late.entries) > 0 {
-			at = earlier(at, c.late.entries[0].due)
-		}
-		unlock(c.mu)
+		at = earlier(at, c.nextLate())
+	}
+	return at
+}
+
+func (c *CQ) nextLate() (at int64) {
+	lock(c.mu)
+	defer unlock(c.mu)
+	if len(c.late.entries) > 0 {
+		at = c.late.entries[0].due
 	}
 	return at
 }
@@ -58,17 +63,24 @@ func (n *NIC) lateDue(now int64) {
 	}
 	keep := n.late[:0]
 	for _, c := range n.late {
-		lock(c.mu)
-		n.showLate(c, now)
-		if len(c.late.entries) > 0 {
+		if n.lateDueOf(c, now) {
 			keep = append(keep, c)
-		} else {
-			c.late.listed &^= 1 << n.index
 		}
-		unlock(c.mu)
 	}
 	clear(n.late[len(keep):])
 	n.late = keep
+}
+
+// lateDueOf is lateDue of one queue, and tells whether there are more.
+func (n *NIC) lateDueOf(c *CQ, now int64) bool {
+	lock(c.mu)
+	defer unlock(c.mu)
+	n.showLate(c, now)
+	if len(c.late.entries) > 0 {
+		return true
+	}
+	c.late.listed &^= 1 << n.index
+	return false
 }
 
 // showLate makes those visible that are due at a time. The queue's lock is held.
@@ -89,8 +101,8 @@ func (n *NIC) showLate(c *CQ, now int64) {
 // showAll makes all of them visible now: the queue, or what completes to it, is about to change.
 func (c *CQ) showAll(n *NIC) {
 	lock(c.mu)
+	defer unlock(c.mu)
 	n.showLate(c, 1<<63-1)
-	unlock(c.mu)
 }
 
 // SetCompletionDelay has f say, for each completion of a queue pair, by how many nanoseconds it becomes visible later: faults.

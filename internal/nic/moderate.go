@@ -78,23 +78,30 @@ func (n *NIC) notifyDue(now int64) {
 	}
 	keep := n.held[:0]
 	for _, c := range n.held {
-		lock(c.mu)
-		if due := c.pace.due; due != 0 && due <= now {
-			if n.planted == PlantedLateNotice {
-				c.pace.due = 0
-			} else {
-				c.fire(n)
-			}
-		}
-		if c.pace.due != 0 { // else it was raised, or the queue is gone
+		if n.notifyDueOf(c, now) {
 			keep = append(keep, c)
-		} else {
-			c.pace.listed &^= 1 << n.index
 		}
-		unlock(c.mu)
 	}
 	clear(n.held[len(keep):])
 	n.held = keep
+}
+
+// notifyDueOf is notifyDue of one queue, and tells whether its event still waits: else it was raised, or the queue is gone.
+func (n *NIC) notifyDueOf(c *CQ, now int64) bool {
+	lock(c.mu)
+	defer unlock(c.mu)
+	if due := c.pace.due; due != 0 && due <= now {
+		if n.planted == PlantedLateNotice {
+			c.pace.due = 0
+		} else {
+			c.fire(n)
+		}
+	}
+	if c.pace.due != 0 {
+		return true
+	}
+	c.pace.listed &^= 1 << n.index
+	return false
 }
 
 // Resize goes over to the queue r, with the completions that the program has not polled (vol. 1,

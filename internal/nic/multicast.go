@@ -105,11 +105,15 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 			n.stats.BadPKey++
 			n.noteReceived(NotePKey)
 		default:
-			mu := q.lockReceives()
-			q.receiveDatagram(rx, p)
-			unlock(mu)
+			q.receiveCopy(rx, p)
 		}
 	}
+}
+
+// receiveCopy gives a member its copy.
+func (q *QP) receiveCopy(rx *RxPacket, p *roce.Packet) {
+	defer unlock(q.lockReceives())
+	q.receiveDatagram(rx, p)
 }
 
 // receives tells whether the queue pair's state lets requests in (10.3.1).

@@ -66,3 +66,19 @@ func TestNotesOfReceivedPackets(t *testing.T) {
 		t.Error("what is no note has words")
 	}
 }
+
+// With selective repeat, what is wrong with a packet that was kept is not noted of the packet that fills the gap before it.
+func TestNoteOfAPacketThatFillsAGap(t *testing.T) {
+	_, a, b := connectedSelectively(t, Config{}, nil)
+	write := func(psn roce.PSN, key uint32) RxPacket {
+		return RxPacket{Path: b.pathFrom(a), Data: b.fromPeer(roce.RCWriteOnly, psn, 8, reth(memBase, key, 8))}
+	}
+	rx := []RxPacket{write(101, b.h.mr.RKey()+0x1234500), write(100, b.h.mr.RKey())}
+	b.h.n.Receive(1, rx)
+	if rx[0].Note != NoteKept || rx[1].Note != NoteNone {
+		t.Errorf("notes %q and %q", rx[0].Note, rx[1].Note)
+	}
+	if !b.q.resp.refusing {
+		t.Error("the kept packet is not refused: the test tests nothing")
+	}
+}

@@ -19,7 +19,6 @@ func (n *NIC) Revive(now int64) (ended int) {
 	n.transport.init(n)
 	var own, others []*QP
 	for _, q := range n.qps {
-		q.renewLocks()
 		if q.nic == n {
 			own = append(own, q)
 		} else {
@@ -62,19 +61,4 @@ func (q *QP) endAfterFault(now int64) {
 	q.state, q.attr.SQDraining = Err, false
 	q.transportToError(now)
 	q.showReadiness()
-}
-
-// renewLocks replaces the locks that whoever drove the unit may have held.
-func (q *QP) renewLocks() {
-	q.sendCQ.mu, q.recvCQ.mu = q.nic.newLock(), q.nic.newLock()
-	if q.srq != nil {
-		q.srq.mu = q.nic.newLock()
-	}
-	if q.xrcd == nil {
-		return
-	}
-	q.xrcd.mu = q.nic.newLock()
-	for _, s := range q.xrcd.srqs {
-		s.cq.mu = q.nic.newLock()
-	}
 }

@@ -218,7 +218,9 @@ func (q *QP) resume(now int64) {
 		if k == nil || roce.Decode(k.data, &p) != nil {
 			return
 		}
+		note := t.note
 		q.receiveInOrder(now, &p, at)
+		t.note = note // it is of the packet that has come, not of this one
 		if r.expected == at { // refused: it comes again, and so does what is behind it
 			t.drop(s.requests)
 			return
@@ -367,6 +369,8 @@ func (q *QP) keepResponse(now int64, p *roce.Packet, psn roce.PSN) bool {
 // resumeResponses treats the responses kept behind one that has come.
 func (q *QP) resumeResponses(now int64) {
 	r, s, t := &q.req, &q.sel, &q.nic.transport
+	note := t.note // of the packet that has come
+	defer func() { t.note = note }()
 	var p roce.Packet
 	for !r.failing && q.state != Err {
 		before := r.una

@@ -1,0 +1,100 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"rnic/internal/link"
+	"rnic/internal/nic"
+	"rnic/internal/ring"
+)
+
+// A unit dies while it holds a completion queue for which another waits, held itself: that one goes on, and the dead one is revived.
+func TestDeathWithALockLetsOtherUnitsGoOn(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	a := r.end(0, nic.UC)
+	b := r.beside(a, 1, nic.UC)
+	a.connect(localGID, 0x777777)
+	b.connect(localGID, 0x777777)
+	holds, died := make(chan struct{}), false
+	r.e.Do(func(core *nic.NIC, _ int64) {
+		core.SetCompletionDelay(func(_ int64, qp uint32) int64 {
+			if qp == b.q.Num() && !died {
+				died = true
+				close(holds)
+				time.Sleep(100 * time.Millisecond) // the other comes to wait
+				panic("a bug")
+			}
+			return 0
+		})
+	})
+	b.post(ring.OpWrite, 1)
+	go r.e.Ring(b.q)
+	<-holds
+	a.post(ring.OpWrite, 1)
+	go r.e.Ring(a.q)
+	done := make(chan struct{})
+	go func() {
+		for r.e.Health().Replaced == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		r.e.Do(func(*nic.NIC, int64) {})
+		close(done)
+	}()
+	select {
+	case <-done:
+		a.completions(1)
+	case <-time.After(20 * time.Second):
+		panic("the units are held for ever")
+	}
+}
+
+// asleep waits until the units' threads are: they would revive what a test has marked dead.
+func (r *unitsRig) asleep() {
+	for _, u := range r.e.units {
+		for !u.sleeping.Load() {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	time.Sleep(20 * time.Millisecond) // the last look before they sleep
+}
+
+// A unit dies with doorbells in its hands: the queue pairs are not deaf afterwards.
+func TestDoorbellsOutliveADeath(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	a, b := r.end(0, nic.UC), r.end(1, nic.UC)
+	r.asleep()
+	r.e.Lock()
+	u := r.e.units[0]
+	for _, q := range []*nic.QP{a.q, b.q} { // the second has moved meanwhile
+		q.Rung.Store(true)
+		u.rung = append(u.rung, q)
+	}
+	u.dead = true
+	r.e.deaths.waiting.Store(true)
+	r.e.Unlock()
+	r.e.revive()
+	if a.q.Rung.Load() || b.q.Rung.Load() {
+		t.Error("a doorbell of before the death hides all later ones")
+	}
+}
+
+// A command never finds a dead unit.
+func TestCommandsRevive(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	said := ""
+	r.asleep()
+	r.e.report = func(s string) { said = s }
+	r.e.Lock()
+	r.e.units[1].dead = true
+	r.e.deaths.waiting.Store(true)
+	r.e.Unlock()
+	r.e.Do(func(*nic.NIC, int64) {
+		if r.e.units[1].dead {
+			t.Error("it is dead")
+		}
+	})
+	if said == "" {
+		t.Error("nothing is reported")
+	}
+}
