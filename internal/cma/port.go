@@ -132,8 +132,15 @@ func (p *port) renew() {
 	for n := 1; n > 0; { // of before the reset
 		n, _ = p.cq.Poll(wc[:])
 	}
-	_ = p.activate()
+	for range renewals {
+		if p.activate() == nil || p.qp.Modify(&verbs.Attr{State: nic.Reset}, nic.AttrState) != nil {
+			return
+		}
+	}
 }
+
+// renewals is how often it is tried: the unit may die again meanwhile.
+const renewals = 3
 
 func (p *port) close() {
 	if p.noHook != nil {

@@ -188,7 +188,7 @@ func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 // held, and the core knows it.
 func (e *Engine) settle(now int64) {
 	if e.many() {
-		e.core.RunAlone(now)
+		e.runAlone(now)
 	}
 	for range settleRounds {
 		left := false

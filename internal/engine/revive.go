@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"rnic/internal/nic"
@@ -18,21 +17,6 @@ import (
 type deaths struct {
 	waiting  atomic.Bool // one is dead
 	replaced atomic.Uint64
-
-	mu     sync.Mutex
-	lastAt int64
-	inARow int
-}
-
-// another counts a death, and tells whether it is one too many.
-func (d *deaths) another(now int64) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.inARow++; now-d.lastAt > moment {
-		d.inARow = 1
-	}
-	d.lastAt = now
-	return d.inARow > mostDeaths
 }
 
 // A unit that dies again within moment, so often, cannot be helped: the process ends with the fault.
@@ -43,15 +27,34 @@ const (
 
 // rescue is deferred by what drives a unit. The unit is held.
 func (u *Unit) rescue() {
-	r := recover()
-	if r == nil {
-		return
+	if r := recover(); r != nil {
+		u.die(r)
 	}
-	if u.engine.deaths.another(Now()) {
-		panic(r)
-	}
+}
+
+// die marks the unit dead of a panic, which goes on if it is one too many.
+func (u *Unit) die(r any) {
 	u.dead, u.fault = true, fmt.Sprintf("%v\n%s", r, debug.Stack())
 	u.engine.deaths.waiting.Store(true)
+	now := Now()
+	if u.deaths++; now-u.diedAt > moment {
+		u.deaths = 1
+	}
+	if u.diedAt = now; u.deaths > mostDeaths {
+		panic(r)
+	}
+}
+
+// runAlone has the units do what they put off until they are alone, which all of them are in: a fault there is of all of them.
+func (e *Engine) runAlone(now int64) {
+	defer func() {
+		if r := recover(); r != nil {
+			for _, u := range e.units {
+				u.die(r)
+			}
+		}
+	}()
+	e.core.RunAlone(now)
 }
 
 // revive puts the units that are dead back to work. The caller holds none.

@@ -31,6 +31,9 @@ func (e *Engine) Health() Health {
 // stuckAfter is how long a unit may be held without a step. A command that takes so long is one too.
 const stuckAfter = 5 * time.Second
 
+// stalledEvery is how often a unit speaks of queue pairs that wait for nothing, in nanoseconds; all are counted.
+const stalledEvery = 10_000_000_000
+
 // heartbeat is what Check has seen of a unit.
 type heartbeat struct {
 	steps uint64
@@ -109,18 +112,23 @@ func driversStacks() string {
 // describe counts findings and says them in words. The unit is held.
 func (u *Unit) describe(found []nic.Trouble) (lines []string) {
 	h := &u.engine.health
+	stalled := 0
 	for _, f := range found {
 		switch f.Kind {
 		case nic.TroubleStalled:
 			h.stalled.Add(1)
+			if stalled++; stalled > 1 || Now()-u.stalledAt < stalledEvery {
+				continue // a program may do that with all its queue pairs, again and again
+			}
+			u.stalledAt = Now()
 			lines = append(lines, fmt.Sprintf("%v had work and waited for nothing; it was given a turn. This is a fault of rnic's, unless its program was stopped between filling the queue and ringing the doorbell", f.QP))
 		case nic.TroubleRepeats:
 			h.repeats.Add(1)
-			lines = append(lines, fmt.Sprintf("retry storm: most packets of the last 3 seconds were sent before; most of them by %v to %v (%d in the last second). Packets or their acknowledgements are lost: is the peer overloaded or gone, the path MTU too large, or the link lossy?",
+			lines = append(lines, fmt.Sprintf("retry storm: most packets of the last 3 seconds were sent before; most of them by %v to %v (%d since the last look). Packets or their acknowledgements are lost: is the peer overloaded or gone, the path MTU too large, or the link lossy?",
 				f.QP, peerOf(f.QP), f.Count))
 		case nic.TroubleNotReady:
 			h.notReady.Add(1)
-			lines = append(lines, fmt.Sprintf("RNR storm: the peer of %v, %v, has no receive posted (%d RNR NAKs in the last second): its program must post receives sooner, or more of them",
+			lines = append(lines, fmt.Sprintf("RNR storm: the peer of %v, %v, has no receive posted (%d RNR NAKs since the last look): its program must post receives sooner, or more of them",
 				f.QP, peerOf(f.QP), f.Count))
 		}
 	}

@@ -40,6 +40,8 @@ type Unit struct {
 	touched uint64       // units that something was left with, and which have not been told
 	dead    bool         // a fault has stopped it in the middle of something: see revive.go
 	fault   string       // what did
+	deaths  int          // of these within a moment of each other, the last at diedAt
+	diedAt  int64
 
 	sinceNet int   // steps since the last look at the network
 	netAt    int64 // when something last came from there
@@ -64,6 +66,8 @@ type Unit struct {
 	counters Counters
 	beat     heartbeat     // see selfcheck.go
 	found    []nic.Trouble // scratch
+	// stalledAt is when it last spoke of a queue pair that waited for nothing.
+	stalledAt int64
 }
 
 // Counters tell what the unit did. They are read without holding it.

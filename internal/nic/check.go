@@ -41,7 +41,7 @@ type storm struct {
 }
 
 const (
-	checkedAtOnce = 4096        // queue pairs that one call looks at: they are others each time
+	checkedAtOnce = 512         // queue pairs that one call looks at: they are others each time
 	stalledAfter  = 900_000_000 // nanoseconds between the two looks
 	stormPackets  = 500         // in one interval
 	stormRatio    = 2           // of what is sent, at least one in so many is a repeat
@@ -55,11 +55,11 @@ func (n *NIC) Check(now int64, found []Trouble) []Trouble {
 	looked := 0
 	var worst, idlest Trouble
 	for _, q := range n.qps {
-		if q.nic != n {
-			continue
-		}
 		if looked++; looked > checkedAtOnce {
 			break
+		}
+		if q.nic != n {
+			continue
 		}
 		if q.stalled(now) {
 			found = append(found, Trouble{Kind: TroubleStalled, QP: q})
@@ -82,22 +82,22 @@ func (n *NIC) checkStorms(now int64, found []Trouble, worst, idlest Trouble) []T
 	s.tx, s.resent, s.rnrs = st.TxPackets, st.RetransmittedPackets, st.RNRNAKsReceived
 	notReady := rnrs >= stormRNRs && rnrs*stormRatio >= resent
 	repeats := !notReady && resent >= stormPackets && resent*stormRatio >= tx
-	if s.count(&s.notReady, &s.saidN, notReady) && idlest.QP != nil {
+	if s.count(&s.notReady, &s.saidN, notReady, idlest.QP) {
 		found = append(found, idlest)
 	}
-	if s.count(&s.repeats, &s.saidRepeats, repeats) && worst.QP != nil {
+	if s.count(&s.repeats, &s.saidRepeats, repeats, worst.QP) {
 		found = append(found, worst)
 	}
 	return found
 }
 
-// count counts calls with a storm, and tells when to speak of it.
-func (*storm) count(calls *int, said *bool, is bool) bool {
+// count counts calls with a storm, and tells when to speak of it: once its queue pair is among those looked at.
+func (*storm) count(calls *int, said *bool, is bool, q *QP) bool {
 	if !is {
 		*calls, *said = 0, false
 		return false
 	}
-	if *calls++; *calls < stormCalls || *said {
+	if *calls++; *calls < stormCalls || *said || q == nil {
 		return false
 	}
 	*said = true
