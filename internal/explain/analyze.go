@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net/netip"
@@ -60,7 +61,7 @@ func NewAnalyzer() *Analyzer {
 
 // Explain reads a whole capture. The report is of what came before an error.
 func Explain(r io.Reader) (*Report, error) {
-	rd, err := NewReader(r)
+	rd, err := NewReader(bufio.NewReaderSize(r, 256<<10)) // the Reader takes a frame in pieces
 	if err != nil {
 		return nil, err
 	}

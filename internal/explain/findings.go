@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,7 +31,8 @@ func (a *Analyzer) general(r *Report) {
 		}
 		r.add(f)
 	}
-	for who, s := range a.arp {
+	for _, who := range slices.SortedFunc(maps.Keys(a.arp), netip.Addr.Compare) {
+		s := a.arp[who]
 		if !s.answered && s.asked.count >= 2 && a.concerns(who) {
 			severity, text := Failure, fmt.Sprintf("Nobody answers for %s: it was looked for %s (ARP, or neighbour discovery), so packets to it cannot leave.", who, times(s.asked.count))
 			if a.roce > 0 && !slices.ContainsFunc(s.by, a.talks) { // requests come to all, answers do not
