@@ -81,6 +81,20 @@ func TestCaptureOfARunningNIC(t *testing.T) {
 	memory(t, nic, filepath.Join(dir, "m.pcapng"), packets)
 }
 
+// What falls out of the memory is let go at once.
+func TestMemorySinkLetsGo(t *testing.T) {
+	s := memorySink{size: 10, blocks: make([][]byte, 0, 8)}
+	all := s.blocks[:8]
+	for range 8 {
+		if err := s.block(blockPacket, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(s.blocks) != 2 || all[0] != nil || all[5] != nil || all[6] == nil || all[7] == nil {
+		t.Errorf("%d blocks, %v", len(s.blocks), all)
+	}
+}
+
 // memory: the last packets, at a signal and at the end.
 func memory(t *testing.T, nic, file string, packets func(string) int) {
 	t.Helper()

@@ -207,6 +207,7 @@ func (s *memorySink) block(kind uint32, b []byte) error {
 	s.blocks = append(s.blocks, b)
 	for s.used += int64(len(b)); s.used > s.size && len(s.blocks) > 1; s.blocks = s.blocks[1:] {
 		s.used -= int64(len(s.blocks[0]))
+		s.blocks[0] = nil // the array keeps it else until it grows
 	}
 	return nil
 }

@@ -173,7 +173,9 @@ func (o *ownNIC) close() {
 		o.mgr.Settle() // peers have heard of the last disconnections
 	}
 	if o.dev != nil {
-		o.dev.Close()
+		if err := o.dev.Close(); err != nil { // of a capture, most likely: a disk that is full
+			logf("closing NIC %s: %v", o.nic.Name, err)
+		}
 	}
 	o.host.Close()
 }

@@ -36,6 +36,14 @@ func TestRunBadArguments(t *testing.T) {
 	}
 }
 
+// What is missing of a capture is told.
+func TestRunCaptureOnAFullDisk(t *testing.T) {
+	p := run(t, 0, "run", "--addr", address(3), "--capture", "/dev/full", "--", "true")
+	if e := p.errOut.String(); !strings.Contains(e, "capture: write /dev/full: no space left on device") {
+		t.Errorf("stderr %q", e)
+	}
+}
+
 // A run that would check nothing must not pass.
 func TestSimBadArguments(t *testing.T) {
 	for _, args := range [][]string{{"--seeds", "0"}, {"--seeds", "x"}, {"--parallel=-1"}, {"more"}} {

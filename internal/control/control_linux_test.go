@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -261,5 +262,65 @@ short
 	got := listening(strings.NewReader(table), "@rnic-control/5/")
 	if len(got) != 1 || got[0] != "@rnic-control/5/10" {
 		t.Error(got)
+	}
+}
+
+// In a user namespace all users that have no number there look alike: nobody's NIC is not everybody's.
+func TestUsersWithoutANumber(t *testing.T) {
+	yes, no := func() bool { return true }, func() bool { return false }
+	for _, c := range []struct {
+		peer  uint32
+		euid  int
+		whole func() bool
+		same  bool
+	}{
+		{1000, 1000, no, true}, {1000, 1001, yes, false}, {overflowUID, overflowUID, yes, true}, {overflowUID, overflowUID, no, false}, {overflowUID, 1000, no, false},
+	} {
+		if sameUser(c.peer, c.euid, c.whole) != c.same {
+			t.Errorf("%d asks %d: %v is wrong", c.peer, c.euid, !c.same)
+		}
+	}
+}
+
+// Somebody who takes many names hides nobody's NIC.
+func TestManyNamesOfAStranger(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be two users")
+	}
+	serve(t, "rxe0")
+	taken := make(chan error)
+	var fds []int
+	go func() {
+		runtime.LockOSThread() // for ever: the thread, of another user, ends with the goroutine
+		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 12345, ^uintptr(0)); e != 0 {
+			taken <- e
+			return
+		}
+		for i := range 12 * maxNames {
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err == nil {
+				fds = append(fds, fd)
+				err = errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("%s%d", prefix(), 1<<23+i)}), unix.Listen(fd, 1))
+			}
+			if err != nil {
+				taken <- err
+				return
+			}
+		}
+		taken <- nil
+	}()
+	err := <-taken
+	defer func() {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if n := len(mine(t)); n != 1 {
+			t.Fatalf("%d NICs of this process are found", n)
+		}
 	}
 }

@@ -16,8 +16,12 @@ import (
 // all begins the names of all users' control sockets; the user's number and the process's follow.
 const all = "@rnic-control/"
 
-// maxNames bounds how many sockets Find asks: anybody may take such names.
-const maxNames = 256
+// Anybody may take such names, so Find asks a bounded number of each user's sockets. Who has one is found out by connecting, which
+// waits for nobody.
+const (
+	maxNames = 256     // of one user, that are asked
+	maxTaken = 1 << 16 // that are looked at
+)
 
 // patience is how long Find waits for a process to say what it has.
 const patience = 2 * time.Second
@@ -36,13 +40,26 @@ func Find() ([]NIC, error) {
 	if os.Geteuid() == 0 {
 		p = all
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	answers := make(chan *NIC)
-	names := listening(f, p)
-	for _, name := range names {
-		go func() { answers <- ask(name) }()
+	asked, of := 0, map[int]int{}
+	for _, name := range listening(f, p) {
+		n := &NIC{address: name}
+		c, err := Dial(ctx, n)
+		if err != nil {
+			continue
+		}
+		if of[c.uid] >= maxNames {
+			c.Close()
+			continue
+		}
+		of[c.uid]++
+		asked++
+		go func() { answers <- ask(ctx, n, c) }()
 	}
 	var nics []NIC
-	for range names {
+	for range asked {
 		if n := <-answers; n != nil {
 			nics = append(nics, *n)
 		}
@@ -59,7 +76,7 @@ func Find() ([]NIC, error) {
 // listening are the names in /proc/net/unix (unix(7)) that begin with prefix and at which somebody listens.
 func listening(table io.Reader, prefix string) (names []string) {
 	seen := map[string]bool{}
-	for s := bufio.NewScanner(table); s.Scan() && len(names) < maxNames; {
+	for s := bufio.NewScanner(table); s.Scan() && len(names) < maxTaken; {
 		// Num RefCount Protocol Flags Type St Inode Path: listening sockets have the flag 0x10000.
 		w := strings.Fields(s.Text())
 		if len(w) == 8 && w[3] == "00010000" && w[4] == "0001" && strings.HasPrefix(w[7], prefix) && !seen[w[7]] {
@@ -70,15 +87,8 @@ func listening(table io.Reader, prefix string) (names []string) {
 	return names
 }
 
-// ask describes who listens at the name; nil: nobody whom this user may ask.
-func ask(name string) *NIC {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	n := &NIC{address: name}
-	c, err := Dial(ctx, n)
-	if err != nil {
-		return nil
-	}
+// ask describes who is connected; nil: nobody who answers as he should.
+func ask(ctx context.Context, n *NIC, c *Conn) *NIC {
 	defer c.Close()
 	if err := c.Call(ctx, opAbout, nil, &n.About); err != nil {
 		return nil

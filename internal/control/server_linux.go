@@ -252,4 +252,23 @@ func peer(c *net.UnixConn) (cred *unix.Ucred, err error) {
 }
 
 // mayAsk tells whether a client with these credentials may use this process's NICs.
-func mayAsk(c *unix.Ucred) bool { return c.Uid == 0 || int(c.Uid) == os.Geteuid() }
+func mayAsk(c *unix.Ucred) bool {
+	return c.Uid == 0 || sameUser(c.Uid, os.Geteuid(), wholeUserNamespace)
+}
+
+// overflowUID is what a user without a number in a user namespace looks like there (user_namespaces(7)).
+const overflowUID = 65534
+
+// sameUser tells whether a peer is of the user euid, as far as that can be told: where not every user has a number, all those
+// without look like overflowUID.
+func sameUser(peer uint32, euid int, whole func() bool) bool {
+	return int(peer) == euid && (peer != overflowUID || whole())
+}
+
+// wholeUserNamespace tells whether every user has a number here, as in the initial user namespace.
+func wholeUserNamespace() bool {
+	b, err := os.ReadFile("/proc/self/uid_map")
+	var first, outside, n uint64
+	_, err2 := fmt.Sscan(string(b), &first, &outside, &n)
+	return err == nil && err2 == nil && first == 0 && outside == 0 && n == 1<<32-1
+}

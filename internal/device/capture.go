@@ -143,7 +143,9 @@ func (t *taps) close() (err error) {
 	for _, c := range t.captures() {
 		close(c.done)
 		if c.close {
-			err = errors.Join(err, c.file.Close())
+			if e := c.file.Close(); e != nil {
+				err = errors.Join(err, fmt.Errorf("capture: %w", e))
+			}
 		}
 	}
 	t.list.Store(nil)

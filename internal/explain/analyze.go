@@ -1,9 +1,11 @@
 package explain
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 
 	"rnic/internal/roce"
 )
@@ -47,6 +49,7 @@ type troubled struct{ refs }
 
 type arpState struct {
 	asked    refs
+	by       []netip.Addr // who asked, the first few
 	answered bool
 }
 
@@ -58,7 +61,7 @@ func NewAnalyzer() *Analyzer {
 
 // Explain reads a whole capture. The report is of what came before an error.
 func Explain(r io.Reader) (*Report, error) {
-	rd, err := NewReader(r)
+	rd, err := NewReader(bufio.NewReaderSize(r, 256<<10)) // the Reader takes a frame in pieces
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +105,9 @@ func (a *Analyzer) Frame(f *Frame, d *Dissected) {
 func (a *Analyzer) trouble(at ref, t *Trouble) {
 	switch t.Kind {
 	case ARPRequest, ARPReply:
+		if t.Kind == ARPRequest && (!t.From.IsValid() || t.From.IsUnspecified()) {
+			return // somebody looks whether his own address is free: silence is what he wants
+		}
 		who := t.Dst
 		if t.Kind == ARPReply {
 			who = t.Src
@@ -118,6 +124,9 @@ func (a *Analyzer) trouble(at ref, t *Trouble) {
 			s.answered = true
 		} else {
 			s.asked.add(at)
+			if len(s.by) < keptRefs && !slices.Contains(s.by, t.From) {
+				s.by = append(s.by, t.From)
+			}
 		}
 		return
 	}
@@ -309,13 +318,23 @@ func (a *Analyzer) answered(f *flow, p *Packet) *flow {
 	return best
 }
 
+// overtaken is by how many packets one may be late, at most; what goes back further is another connection.
+const overtaken = 1024
+
 // unreliable watches the PSNs of an unreliable connection.
 func (f *flow) unreliable(p *Packet) {
 	r := &f.requester
 	psn := p.BTH.PSN()
 	r.requests++
 	if r.started {
-		if d := int(roce.Diff(psn, r.next)); d > 0 && d < 1<<22 {
+		switch d := int(roce.Diff(psn, r.next)); {
+		case d < 0 && d > -overtaken: // a later one has overtaken it, or it came twice: the next is still that behind the highest
+			if !r.late(psn) {
+				return
+			}
+			r.missing--
+			return
+		case d > 0 && d < 1<<22:
 			r.missing += d
 			if len(r.gaps) < keptGaps {
 				r.gaps = append(r.gaps, gap{r.next, psn, p.ref()})
@@ -324,4 +343,30 @@ func (f *flow) unreliable(p *Packet) {
 	}
 	r.started, r.next = true, psn.Add(1)
 	r.lastPSN, r.lastAt = psn, p.ref()
+}
+
+// late takes a packet out of the gap that it has left.
+func (r *requester) late(psn roce.PSN) bool {
+	for i := range r.gaps {
+		g := &r.gaps[i]
+		if roce.Diff(psn, g.from) < 0 || roce.Diff(g.to, psn) <= 0 {
+			continue
+		}
+		next, to := psn.Add(1), g.to
+		switch {
+		case psn == g.from && next == to:
+			r.gaps = slices.Delete(r.gaps, i, i+1)
+		case psn == g.from:
+			g.from = next
+		case next == to:
+			g.to = psn
+		case len(r.gaps) < keptGaps:
+			g.to = psn
+			r.gaps = slices.Insert(r.gaps, i+1, gap{next, to, g.at})
+		default:
+			return false
+		}
+		return true
+	}
+	return false
 }

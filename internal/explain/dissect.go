@@ -233,10 +233,16 @@ func udp(f *Frame, b []byte, head, total int, p Packet, out *Dissected) {
 		segments(f, body, p, out)
 		return
 	}
-	if transport(body, length, &p) {
-		p.checkICRC(head, body, length)
-		out.Packets = append(out.Packets, p)
+	one := p
+	if !transport(body, length, &one) {
+		return
 	}
+	one.checkICRC(head, body, length)
+	if one.ICRC != Good && segmentSize(body) > 0 { // few packets, together no longer than one may be
+		segments(f, body, p, out)
+		return
+	}
+	out.Packets = append(out.Packets, one)
 }
 
 // segments cuts what was captured before the system cut it: packets of one length whose PSNs follow each other.
@@ -317,6 +323,8 @@ func icmp(b []byte, from netip.Addr, out *Dissected) {
 	}
 	t := &Trouble{Kind: Unreachable, Src: netip.AddrFrom4([4]byte(in[12:])), Dst: netip.AddrFrom4([4]byte(in[16:])), From: from}
 	switch {
+	case b[0] == 11 && b[1] == 1: // in reassembly
+		t.Kind, t.From = Fragment, netip.Addr{}
 	case b[0] == 11:
 		t.Text = "time to live exceeded: the packets run in a circle, or their hop limit is too low"
 	case b[1] == 4:
@@ -360,6 +368,8 @@ func icmp6(b []byte, from, to netip.Addr, out *Dissected) {
 	switch {
 	case b[0] == 2:
 		t.Kind, t.MTU = TooBig, int(min(be.Uint32(b[4:]), 1<<20))
+	case b[0] == 3 && b[1] == 1: // in reassembly
+		t.Kind, t.From = Fragment, netip.Addr{}
 	case b[0] == 3:
 		t.Text = "hop limit exceeded: the packets run in a circle, or their hop limit is too low"
 	case b[1] == 1:

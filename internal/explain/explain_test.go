@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rnic/internal/roce"
 )
 
 const kernels = "../roce/testdata/" // recorded between Soft-RoCE of two kernels
@@ -323,6 +325,8 @@ func TestTroubleOfTheNetwork(t *testing.T) {
 		{CodeUnreachable, "firewall", []Frame{icmp(3, 13, 0)}},
 		{CodePathMTU, "carries 1500 bytes", []Frame{icmp(3, 4, 1500)}},
 		{CodeFragments, "fragments", []Frame{ether(17, 0x2000, udp)}},
+		{CodeFragments, "fragments", []Frame{icmp(11, 1, 0)}},
+		{CodeUnreachable, "circle", []Frame{icmp(11, 0, 0)}},
 		{CodeNeighbour, "10.0.0.9", []Frame{arp, arp, arp}},
 	} {
 		f := find(explainBytes(t, pcap(binary.LittleEndian, false, LinkEthernet, c.list)), c.code)
@@ -330,6 +334,86 @@ func TestTroubleOfTheNetwork(t *testing.T) {
 			t.Errorf("%s: %+v", c.code, f)
 		}
 	}
+}
+
+// Who probes whether his own address is free gets no answer if all is well; and of what others ask, the answers go to them alone.
+func TestQuestionsOfOthers(t *testing.T) {
+	arp := func(from byte) Frame {
+		f := Frame{Data: append(make([]byte, 12), 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 0, 0, 0, 0, 0, 0, from, 0, 0, from, 0, 0, 0, 0, 0, 0, 10, 0, 0, 9)}
+		f.Length = len(f.Data)
+		return f
+	}
+	with := func(list ...Frame) *Report {
+		return explainBytes(t, pcap(binary.LittleEndian, true, LinkEthernet, append(list, frames(t, readFile(t, "testdata/well.pcapng"))...)))
+	}
+	if f := find(with(arp(0), arp(0), arp(0)), CodeNeighbour); f != nil {
+		t.Errorf("a probe: %+v", f)
+	}
+	if f := find(with(arp(10), arp(10)), CodeNeighbour); f == nil || f.Severity != Info {
+		t.Errorf("a question of somebody else: %+v", f)
+	}
+}
+
+// Two packets that the system has not cut yet are no longer than one may be: their ICRCs do not count, and nothing is missing.
+func TestShortSegments(t *testing.T) {
+	list := frames(t, readFile(t, "testdata/well.pcapng"))
+	var merged []Frame
+	for _, f := range list {
+		const head = 14 + 20 + 8
+		if n := len(merged) - 1; n >= 0 && bytes.Equal(merged[n].Data[26:34], f.Data[26:34]) && merged[n].Data[head] == 6 && f.Data[head] == 7 && // WRITE first, and middle
+			roce.BTH(merged[n].Data[head:]).PSN().Add(1) == roce.BTH(f.Data[head:]).PSN() {
+			merged[n].Data = append(merged[n].Data, f.Data[head:]...)
+			merged[n].Length = len(merged[n].Data)
+			binary.BigEndian.PutUint16(merged[n].Data[16:], uint16(len(merged[n].Data)-14))
+			continue
+		}
+		merged = append(merged, f)
+	}
+	if len(merged) == len(list) {
+		t.Fatal("no two packets follow each other")
+	}
+	want, got := explainBytes(t, pcap(binary.LittleEndian, true, LinkEthernet, list)), explainBytes(t, pcap(binary.LittleEndian, true, LinkEthernet, merged))
+	if !got.OK() || find(got, CodeSegments) == nil || got.RoCE != want.RoCE {
+		t.Errorf("%d packets of %d:\n%s", got.RoCE, want.RoCE, text(got))
+	}
+}
+
+// Of an unreliable connection, packets that were overtaken, or came twice, are not missing.
+func TestUnreliableOutOfOrder(t *testing.T) {
+	var f flow
+	for i, psn := range []roce.PSN{0xfffffe, 0xffffff, 1, 0, 2, 2, 3, 1, 4, 6} {
+		p := Packet{Number: i + 1, BTH: make(roce.BTH, roce.BTHSize)}
+		p.BTH.Encode(&roce.BTHFields{PSN: psn})
+		f.unreliable(&p)
+	}
+	if len(f.gaps) != 1 || f.gaps[0].from != 5 || f.missing != 1 {
+		t.Errorf("%d missing: %+v", f.missing, f.gaps)
+	}
+}
+
+// A NAK, invalid request, is not taken for a difference of path MTUs where the responder's own packets are as large.
+func TestInvalidRequest(t *testing.T) {
+	for mtu, code := range map[int]string{0: CodeMTU, 2048: CodeMTU, 1024: CodeRequest} {
+		f := &flow{peer: &flow{mtu: mtu}}
+		x := &refusal{syndrome: roce.NAKInvalidRequest, found: true, packet: sent{op: roce.RCWriteFirst, payload: 1024}}
+		NewAnalyzer().invalidRequest(f, x, refs{}, "", func(got string, _ Severity, _ *refs, text, advice string) {
+			if got != code || !strings.Contains(text, "access flags") || !strings.Contains(advice, "qp_access_flags") {
+				t.Errorf("path MTU %d: %s: %s %s", mtu, got, text, advice)
+			}
+		})
+	}
+}
+
+// A packet that was just sent again when the capture ended is not one whose requester has given up.
+func TestEndBehindARepeat(t *testing.T) {
+	a := NewAnalyzer()
+	f := &flow{requester: requester{quiet: silence{psn: 7, tries: 1, first: ref{1, 1e9}, last: ref{2, 1e9 + 1e5}}}}
+	a.last = ref{3, 1e9 + 1e6}
+	a.unanswered(f, func(_ string, s Severity, _ *refs, text, _ string) {
+		if s != Info || strings.Contains(text, "given up") {
+			t.Errorf("%s: %s", s, text)
+		}
+	})
 }
 
 // The difference of two CRCs tells which word of the header was changed, and from what.

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,10 +31,16 @@ func (a *Analyzer) general(r *Report) {
 		}
 		r.add(f)
 	}
-	for who, s := range a.arp {
+	for _, who := range slices.SortedFunc(maps.Keys(a.arp), netip.Addr.Compare) {
+		s := a.arp[who]
 		if !s.answered && s.asked.count >= 2 && a.concerns(who) {
-			r.add(Finding{Code: CodeNeighbour, Severity: Failure, Packets: s.asked.list, Count: s.asked.count,
-				Text:   fmt.Sprintf("Nobody answers for %s: it was looked for %s (ARP, or neighbour discovery), so packets to it cannot leave.", who, times(s.asked.count)),
+			severity, text := Failure, fmt.Sprintf("Nobody answers for %s: it was looked for %s (ARP, or neighbour discovery), so packets to it cannot leave.", who, times(s.asked.count))
+			if a.roce > 0 && !slices.ContainsFunc(s.by, a.talks) { // requests come to all, answers do not
+				severity = Info
+				text = fmt.Sprintf("%s looked for %s %s (ARP, or neighbour discovery), and no answer is in this capture. No RoCEv2 packet comes from there: an answer may have gone another way.", s.by[0], who, times(s.asked.count))
+			}
+			r.add(Finding{Code: CodeNeighbour, Severity: severity, Packets: s.asked.list, Count: s.asked.count,
+				Text:   text,
 				Advice: "The address is wrong, its host is down, or it is in another network segment."})
 		}
 	}
@@ -49,13 +56,16 @@ func (a *Analyzer) general(r *Report) {
 }
 
 // concerns tells whether an address that nobody answers for belongs to this traffic: packets to it would be seen if they could leave.
-func (a *Analyzer) concerns(who netip.Addr) bool {
+func (a *Analyzer) concerns(who netip.Addr) bool { return !a.talks(who) } // else it is alive
+
+// talks tells whether RoCEv2 packets come from an address.
+func (a *Analyzer) talks(who netip.Addr) bool {
 	for k := range a.seen {
 		if k.src == who {
-			return false // it is alive
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 func sortedTroubles(m map[troubleKey]*troubled) []troubleKey {
@@ -256,8 +266,9 @@ func (a *Analyzer) refusals(f *flow, add adder) {
 // invalidRequest: of many reasons, a path MTU that differs is one that the packets show.
 func (a *Analyzer) invalidRequest(f *flow, x *refusal, at refs, target string, add adder) {
 	info := x.packet.op.Info()
-	differs := x.found && info != nil && (info.First || info.Middle) && x.packet.payload > 0
-	if x.found && info != nil && !differs && f.peer != nil && f.peer.mtu > 0 && x.packet.payload > f.peer.mtu {
+	known := f.peer != nil && f.peer.mtu > 0 // the responder's path MTU
+	differs := x.found && info != nil && (info.First || info.Middle) && x.packet.payload > 0 && !(known && f.peer.mtu == x.packet.payload)
+	if x.found && info != nil && !differs && known && x.packet.payload > f.peer.mtu {
 		differs = true
 	}
 	if differs {
@@ -265,7 +276,11 @@ func (a *Analyzer) invalidRequest(f *flow, x *refusal, at refs, target string, a
 		if f.peer != nil && f.peer.mtu > 0 && f.peer.mtu != x.packet.payload {
 			text += fmt.Sprintf(" (%d, as its own packets show)", f.peer.mtu)
 		}
-		add(CodeMTU, Failure, &at, text+", or the message does not fit the receive that is posted.", "Give both queue pairs the same path MTU (ibv_modify_qp to RTR): the smaller of what the two interfaces carry; then compare the sizes of receives.")
+		or, compare := "the message does not fit the receive that is posted", "the sizes of receives"
+		if info.Kind != roce.KindSend {
+			or, compare = "its access flags do not allow the operation", "the responder's qp_access_flags"
+		}
+		add(CodeMTU, Failure, &at, text+", or "+or+".", "Give both queue pairs the same path MTU (ibv_modify_qp to RTR): the smaller of what the two interfaces carry; then compare "+compare+".")
 		return
 	}
 	add(CodeRequest, Failure, &at, fmt.Sprintf("The responder refused the request with PSN %d%s: NAK, invalid request. The message is longer than the receive that is posted, more READs or atomics are outstanding than agreed on "+
@@ -385,6 +400,8 @@ func (a *Analyzer) unanswered(f *flow, add adder) {
 	switch {
 	case f.cm != nil && q.tries >= int(f.cm.retries):
 		text += fmt.Sprintf(": the requester has used up the %d retries that were agreed on, and completes with \"transport retry counter exceeded\".", f.cm.retries)
+	case q.tries == 1 && a.last.nanos-q.last.nanos < 1e9:
+		text += ": its answer may be behind that."
 	case q.tries >= 7 || a.last.nanos-q.last.nanos > 2*(q.last.nanos-q.first.nanos):
 		text += ": the requester has given up, and completes with \"transport retry counter exceeded\"."
 	default:
