@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"rnic/internal/link/capture"
 	"strconv"
 	"strings"
 	"sync"
@@ -79,7 +80,7 @@ func parseSize(s string, without int64) (int64, error) {
 
 // createCapture makes a file that only its owner may read: packets carry the programs' data.
 func createCapture(path string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, _, err := capture.OpenPrivate(filepath.Clean(path))
 	if err != nil {
 		return nil, fmt.Errorf("capture: %w", err)
 	}

@@ -139,12 +139,12 @@ func withProcess(ctx context.Context, o *Options, sa, ca netip.Addr, segments in
 	if err != nil {
 		return err
 	}
-	defer sdev.Close()
+	defer closeDevice(sdev)
 	cdev, err := open(o, []netip.Addr{ca}, 1)
 	if err != nil {
 		return err
 	}
-	defer cdev.Close()
+	defer closeDevice(cdev)
 	s, c, err := pair(o, sdev, cdev)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -131,13 +132,13 @@ func runLoopback(o *Options, p *Printer) error {
 	if err != nil {
 		return err
 	}
-	defer sdev.Close()
+	defer closeDevice(sdev)
 	defer o.report(sdev)
 	cdev, err := open(o, []netip.Addr{b}, 1)
 	if err != nil {
 		return err
 	}
-	defer cdev.Close()
+	defer closeDevice(cdev)
 	defer o.report(cdev)
 	for _, size := range o.sizes(cdev) {
 		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
@@ -288,7 +289,7 @@ func runClient(ctx context.Context, o *Options, p *Printer) error {
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
+	defer closeDevice(dev)
 	defer o.report(dev)
 	if o.multicast() {
 		return runCast(ctx, o, dev, p)
@@ -396,7 +397,7 @@ func serve(ctx context.Context, o *Options, p *Printer) error {
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
+	defer closeDevice(dev)
 	defer o.report(dev)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(o.TCPPort)))
 	if err != nil {
@@ -550,4 +551,11 @@ func (e *endpoint) serveData(client remote, c *conn) (end reply, err error) {
 		}
 	}
 	return end, <-ended
+}
+
+// closeDevice closes a NIC, and tells of what its capture could not write.
+func closeDevice(d *verbs.Device) {
+	if err := d.Close(); err != nil {
+		fmt.Fprintf(os.Stderr, "rnic perf: closing the NIC: %v\n", err)
+	}
 }

@@ -57,16 +57,42 @@ type File struct {
 	err        error // of the first write that failed; nothing is written after it
 }
 
-// Create makes the file at path, which only its owner may read: packets carry
-// the programs' data.
+// Create makes the file at path, which only its owner may read, also if it is there already: packets carry
+// the programs' data. A pipe, whose reader may not keep up, is a stream with room for createRoom bytes.
 func Create(path string) (*File, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	f, regular, err := OpenPrivate(path)
 	if err != nil {
 		return nil, err
 	}
-	file := NewFile(f)
+	var file *File
+	if regular {
+		file = NewFile(f)
+	} else {
+		file = NewStream(f, createRoom)
+	}
 	file.closer = f
 	return file, nil
+}
+
+// createRoom is what waits for the reader of a pipe at most, in bytes.
+const createRoom = 64 << 20
+
+// OpenPrivate opens a file for writing, and makes it if need be; a regular one only its owner may read.
+func OpenPrivate(path string) (f *os.File, regular bool, err error) {
+	if f, err = os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+		return nil, false, err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		if regular = st.Mode().IsRegular(); regular {
+			err = f.Chmod(0o600)
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, false, err
+	}
+	return f, regular, nil
 }
 
 // NewFile writes to w, which it does not close.
@@ -216,11 +242,11 @@ func (f *File) Close() error {
 	}
 	if f.stream != nil {
 		f.closeStream()
-		return f.err
+	} else {
+		f.flush()
+		f.closed = true
+		f.flusher.Stop()
 	}
-	f.flush()
-	f.closed = true
-	f.flusher.Stop()
 	if f.closer != nil {
 		if err := f.closer.Close(); f.err == nil {
 			f.err = err

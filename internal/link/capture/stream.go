@@ -17,6 +17,9 @@ type stream struct {
 // streamEvery is how long a packet waits at most for the reader.
 const streamEvery = 50 * time.Millisecond
 
+// lastWrite is how long the end of a pipe waits for its reader.
+const lastWrite = time.Second
+
 // blockOverhead is more than a packet costs in the file beyond its bytes.
 const blockOverhead = 128
 
@@ -106,6 +109,10 @@ func (f *File) closeStream() {
 		f.u32(uint32(f.missing >> 32))
 		f.u32(optEnd)
 		f.end(start)
+	}
+	// Whoever reads a pipe that was opened here may never read on.
+	if d, ok := f.closer.(interface{ SetWriteDeadline(time.Time) error }); ok {
+		_ = d.SetWriteDeadline(time.Now().Add(lastWrite))
 	}
 	close(f.stream.stop)
 	f.mu.Unlock()
