@@ -43,6 +43,7 @@ type Supervisor struct {
 	code     int         // exit code of the program
 	onEnd    func(code int) error
 	ending   sync.Once
+	judged   error // what onEnd returned
 }
 
 // MaybeHelper must be called first thing in main (and in a TestMain). In an ordinary process it
@@ -290,13 +291,14 @@ func (s *Supervisor) report(kind byte) {
 // becomes Run's: it may have a method ExitCode. Call it before Serve.
 func (s *Supervisor) OnEnd(f func(code int) error) { s.onEnd = f }
 
-func (s *Supervisor) ended() (err error) {
+// ended has onEnd called, and returns its error to each caller: the program's last process may end while it is called.
+func (s *Supervisor) ended() error {
 	s.ending.Do(func() {
 		if s.onEnd != nil {
-			err = s.onEnd(s.code)
+			s.judged = s.onEnd(s.code)
 		}
 	})
-	return err
+	return s.judged
 }
 
 // stayBehind lets the front return while processes are left, and lets go of standard error as well,
