@@ -118,6 +118,28 @@ func (n *nicConfig) key() string {
 	return key
 }
 
+// attachOrder is the order in which a run makes or joins its NICs, by their places: one for all runs, because a run that joins a NIC waits until the
+// run that has it has all of its own. First the one that takes whichever there is, which must not be another of the run's.
+func attachOrder(list []nicConfig) []int {
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		x, y := list[a].key(), list[b].key()
+		switch {
+		case x == y:
+			return 0
+		case x == keyAny:
+			return -1
+		case y == keyAny:
+			return 1
+		}
+		return strings.Compare(x, y)
+	})
+	return order
+}
+
 // joinable tells why a run that asks for q cannot use the NIC n, which exists already.
 func (n *nicConfig) joinable(q *nicConfig) error {
 	says := func(option, has string) error {

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,11 +77,13 @@ func (r *supervised) open() error {
 		}
 		r.undo = append(r.undo, func() { pprof.StopCPUProfile(); f.Close() })
 	}
-	for i := range r.c.NICs {
+	r.devices = make([]uverbs.Described, len(r.c.NICs))
+	for _, i := range attachOrder(r.c.NICs) {
 		if err := r.attach(i); err != nil {
 			return err
 		}
 	}
+	slices.SortFunc(r.own, func(a, b *ownNIC) int { return cmp.Compare(a.index, b.index) })
 	if err := r.answerNetlink(); err != nil {
 		return err
 	}
@@ -132,6 +136,11 @@ func (r *supervised) attach(index int) error {
 		if !errors.Is(err, join.ErrNone) {
 			return err
 		}
+		select {
+		case <-r.s.Over():
+			return errors.New("ended while it waited for a NIC")
+		default:
+		}
 		err = r.make(n, index)
 		if !errors.Is(err, join.ErrTaken) {
 			return err
@@ -182,7 +191,7 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 	if err != nil {
 		return err
 	}
-	q := join.Request{Version: Version, Config: blob, Files: []*os.File{os.Stderr}, FilesOnly: r.c.FilesOnly}
+	q := join.Request{Version: Version, Config: blob, Files: []*os.File{os.Stderr}, FilesOnly: r.c.FilesOnly, Over: r.s.Over()}
 	if r.trace != nil {
 		q.Files = append(q.Files, r.trace)
 	}
@@ -194,7 +203,7 @@ func (r *supervised) join(key string, n *nicConfig, index int) error {
 		return err
 	}
 	r.guests = append(r.guests, g)
-	r.devices = append(r.devices, uverbs.Remote{Name: n.Name, Ask: g.Ask})
+	r.devices[index] = uverbs.Remote{Name: n.Name, Ask: g.Ask}
 	if r.c.Verbose && (!r.c.JSON.On || r.c.JSON.Path != "") {
 		logf("joined NIC %s of process %d", key, g.Host())
 	}

@@ -45,7 +45,7 @@ func (r *supervised) make(n *nicConfig, index int) error {
 		r.reach = reach(r.c.Command)
 	}
 	r.reach.add(o.dev)
-	r.devices = append(r.devices, o.drv)
+	r.devices[index] = o.drv
 	return nil
 }
 

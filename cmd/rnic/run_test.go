@@ -3,6 +3,8 @@
 package main
 
 import (
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,5 +78,13 @@ func TestJSONOption(t *testing.T) {
 		if cli.Run.JSON != c.want || strings.Join(cli.Run.command(), " ") != c.rest {
 			t.Errorf("%v: %+v, program %v", c.args, cli.Run.JSON, cli.Run.command())
 		}
+	}
+}
+
+// Two runs that name the same NICs in different orders make or join them in the same one.
+func TestAttachOrder(t *testing.T) {
+	list := []nicConfig{{Interface: "eth0"}, {Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}, {}, {Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}}
+	if got := attachOrder(list); !slices.Equal(got, []int{2, 3, 1, 0}) {
+		t.Errorf("order %v", got)
 	}
 }

@@ -86,7 +86,7 @@ func (i *ID) ResolveIB(src *IBAddr, dst IBAddr) error {
 	if i.state != stateBound || i.ib == nil {
 		return refuse(syscall.EINVAL, "resolve address", "the id is %v, of another family", i.state)
 	}
-	p, own := i.m.ibSource(&dst)
+	p, own := i.m.ibSource(&dst, i.Scope)
 	if p == nil {
 		return refuse(syscall.ENODEV, "resolve address", "no NIC is of the subnet of %v", dst.GID)
 	}
@@ -104,10 +104,10 @@ func (i *ID) ResolveIB(src *IBAddr, dst IBAddr) error {
 // defaultPKey is the one entry of a port's table of partition keys; the highest bit does not count when keys are compared (vol. 1, 10.9.3).
 const defaultPKey = 0xffff
 
-// ibSource finds the NIC and the own GID from which a GID is reached: the same, or else one of its subnet; any is reached from the first.
-func (m *Manager) ibSource(dst *IBAddr) (best *port, own device.GIDEntry) {
+// ibSource finds the NIC of a scope and the own GID from which a GID is reached: the same, or else one of its subnet; any is reached from the first.
+func (m *Manager) ibSource(dst *IBAddr, s *Scope) (best *port, own device.GIDEntry) {
 	for _, p := range m.ports {
-		if p.dev.Removed() {
+		if p.dev.Removed() || !s.has(p.dev) {
 			continue
 		}
 		for _, e := range p.dev.GIDs() {

@@ -7,6 +7,7 @@ import (
 
 	"rnic/internal/device"
 	"rnic/internal/nic"
+	"rnic/internal/roce"
 )
 
 // Two runs share a manager, each of which has one of its NICs: an id binds to its own run's addresses, hears requests for these
@@ -40,6 +41,13 @@ func TestScopes(t *testing.T) {
 	i, _ := within(first)
 	wantErrno(t, "bind to the other run's address", i.Bind(netip.AddrPortFrom(b, 0)), syscall.EADDRNOTAVAIL)
 	wantErrno(t, "bind to its own", i.Bind(netip.AddrPortFrom(a, 0)), 0)
+
+	// By addresses of InfiniBand too: its own NIC is of the subnet of all IPv4 addresses, the other run's is the one meant.
+	i, _ = within(first)
+	wantErrno(t, "resolve the other run's GID", i.ResolveIB(nil, IBAddr{PKey: 0xffff, GID: roce.GID(b.As16())}), 0)
+	if got := i.Info().Device; got != devs[0] {
+		t.Errorf("the id of the first run is of the NIC %v", got.Name())
+	}
 
 	const port = 20777
 	heard := map[*Scope]events{}

@@ -23,6 +23,8 @@ type Request struct {
 	Files []*os.File
 	// FilesOnly makes the host reach the memory of this run's programs by passed files, whatever its rights are.
 	FilesOnly bool
+	// Over, if it is closed, ends the wait for a host that is not ready: ErrNone.
+	Over <-chan struct{}
 }
 
 // Sandbox is what a guest needs of the run's own sandbox; *sandbox.Supervisor is one.
@@ -75,7 +77,19 @@ func Dial(key string, q Request, sb Sandbox) (*Guest, error) {
 		return nil, err
 	}
 	g := &Guest{calls: newConn(fd), host: pid, sb: sb, died: make(chan struct{}), files: map[uint64]*sandbox.File{}, late: map[uint64]*lateCall{}}
-	if err := g.introduce(key, q); err != nil {
+	heard, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-q.Over:
+			g.calls.hangUp()
+		case <-heard:
+		}
+	}()
+	err = g.introduce(key, q)
+	close(heard)
+	<-watched
+	if err != nil {
 		g.calls.close()
 		for _, c := range []*conn{g.notices, g.updates} {
 			if c != nil {

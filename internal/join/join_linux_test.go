@@ -613,6 +613,11 @@ func TestWhoMayJoin(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(keys), key) {
 		t.Errorf("keys %v, %v", keys, err)
 	}
+	over := make(chan struct{})
+	time.AfterFunc(20*time.Millisecond, func() { close(over) })
+	if _, err := Dial(key, Request{Version: "1", Over: over}, newBox()); !errors.Is(err, ErrNone) {
+		t.Errorf("a host that is not ready, and nobody waits any more: %v", err)
+	}
 	h.Serve(func(*Run) (Front, error) { return (*front)(nil), errors.New("for a reason") })
 	if _, err := Dial(key, Request{Version: "1"}, newBox()); !errors.Is(err, ErrRefused) || !strings.HasSuffix(err.Error(), ": for a reason") {
 		t.Errorf("not admitted: %v", err)

@@ -261,8 +261,8 @@ func clientExecFails([]string) error {
 }
 
 // clientHungFS mounts a file system at args[0] that answers nothing: FUSE whose server, this process, is
-// busy. It executes a file there in one thread, copies a descriptor of it in another, and uses the device
-// in a third. It prints what could not be done because of it.
+// busy. It executes a file there in one thread, copies a descriptor of it in another, opens by a way that leads through it in a
+// third, and uses the device in a fourth. It prints what could not be done because of it.
 func clientHungFS(args []string) error {
 	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -294,35 +294,46 @@ func clientHungFS(args []string) error {
 	if err != nil {
 		return err
 	}
-	path, _ := unix.BytePtrFromString(args[0] + "/program")
-	tid, result := make(chan int, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		tid <- unix.Gettid()
-		_, _, e := unix.Syscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&[2]*byte{path})), 0)
-		result <- e
-	}()
-	state := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid)
-	for {
-		b, err := os.ReadFile(state)
-		if err != nil {
-			return err
-		}
-		if strings.HasPrefix(string(b), strconv.Itoa(unix.SYS_EXECVE)+" ") {
-			break
-		}
-		time.Sleep(time.Millisecond)
+	above, err := unix.Open(filepath.Dir(args[0]), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
-	if _, err := openNull(); err != nil { // behind the execve in the supervisor's queue
+	path, _ := unix.BytePtrFromString(args[0] + "/program")
+	executed := inThread(unix.SYS_EXECVE, func() error {
+		_, _, e := unix.Syscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(&[2]*byte{path})), 0)
+		return e
+	})
+	opened := inThread(unix.SYS_OPENAT, func() error {
+		_, err := unix.Openat(above, filepath.Base(args[0])+"/sub/uverbs0", unix.O_RDONLY, 0)
+		return err
+	})
+	if _, err := openNull(); err != nil { // behind both in the supervisor's queue
 		return err
 	}
 	if watchdog.Stop() {
 		unix.Close(server)
 	}
-	if err := <-result; err != unix.ENOTCONN && err != unix.ECONNABORTED {
-		return fmt.Errorf("execve: %w", err)
+	for _, result := range []chan error{executed, opened} {
+		if err := <-result; err != unix.ENOTCONN && err != unix.ECONNABORTED {
+			return fmt.Errorf("execve or open: %w", err)
+		}
 	}
 	return nil
+}
+
+// inThread calls f in a thread of its own, which is in a system call when it returns.
+func inThread(call int, f func() error) chan error {
+	tid, result := make(chan int, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		tid <- unix.Gettid()
+		result <- f()
+	}()
+	for state := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid); ; time.Sleep(time.Millisecond) {
+		if b, err := os.ReadFile(state); err != nil || strings.HasPrefix(string(b), strconv.Itoa(call)+" ") {
+			return result
+		}
+	}
 }
 
 // clientTree looks at the emulated files in every way.
@@ -664,9 +675,14 @@ func clientClosed([]string) error {
 	if err := unix.Close(cm); err != nil {
 		return err
 	}
-	if _, err := unix.Write(cm, make([]byte, WaitSize+8)); err != unix.EBADF {
-		return fmt.Errorf("another command on a closed descriptor: %v, want EBADF", err)
+	wait := make([]byte, WaitSize)
+	for _, other := range [][]byte{make([]byte, WaitSize+8), wait} {
+		begin := time.Now()
+		if _, err := unix.Write(cm, other); err != unix.EBADF || time.Since(begin) >= WaitClosed {
+			return fmt.Errorf("another command on a closed descriptor: %v after %v, want EBADF at once", err, time.Since(begin))
+		}
 	}
+	wait[0] = cmdGetEvent
 	if err := unix.Dup3(1, cm, unix.O_CLOEXEC); err != nil {
 		return err
 	}
@@ -678,7 +694,7 @@ func clientClosed([]string) error {
 	}
 	answered := make(chan error, 1)
 	go func() {
-		_, err := unix.Write(cm, make([]byte, WaitSize))
+		_, err := unix.Write(cm, wait)
 		answered <- err
 	}()
 	select {
@@ -703,6 +719,9 @@ func clientPanic([]string) error {
 	}
 	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), VerbsIoctl, 8); e != unix.EFAULT {
 		return fmt.Errorf("ioctl with an argument nowhere: %v, want EFAULT", e)
+	}
+	if _, err := unix.Open(liveFaulty, unix.O_RDONLY, 0); err != unix.EIO {
+		return fmt.Errorf("open of a live file: %v, want EIO", err)
 	}
 	return nil
 }

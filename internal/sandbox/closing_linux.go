@@ -3,6 +3,7 @@
 package sandbox
 
 import (
+	"encoding/binary"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,8 +15,10 @@ import (
 // descriptor can be closed between the write and the moment at which the supervisor looks at it.
 
 // WaitSize is the size of the only command of RangeCM that waits: RDMA_USER_CM_CMD_GET_EVENT, a header and an address
-// (rdma_user_cm.h).
+// (rdma_user_cm.h). Others are of that size too, which do not wait: cmdGetEvent, in the header, tells it from them.
 const WaitSize = 16
+
+const cmdGetEvent = 12
 
 // WaitClosed is how long a command that waits is held when its descriptor turns out to be closed, before it gets EBADF: nothing
 // tells whether the close came before or after it, and a program that ends does so sooner.
@@ -27,6 +30,10 @@ func (s *server) holdClosed(n *notif) bool {
 		return false
 	}
 	if _, open := fileAt(int(n.tid), int(int32(n.args[0]))); open {
+		return false
+	}
+	var head [4]byte
+	if readMem(int(n.tid), n.args[1], head[:]) != nil || binary.LittleEndian.Uint32(head[:]) != cmdGetEvent {
 		return false
 	}
 	c := s.newCall(n, nil, n.args[1])

@@ -15,6 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Whoever asks how the program's end is judged, while that is being done or later, hears the same.
+func TestEndIsJudgedOnce(t *testing.T) {
+	s, begun, times := &Supervisor{}, make(chan struct{}), 0
+	s.OnEnd(func(int) error {
+		times++
+		close(begun)
+		time.Sleep(10 * time.Millisecond)
+		return ErrJudged
+	})
+	first := make(chan error, 1)
+	go func() { first <- s.ended() }()
+	<-begun
+	if second, first := s.ended(), <-first; first != ErrJudged || second != ErrJudged || times != 1 {
+		t.Errorf("%v, then %v; judged %d times", first, second, times)
+	}
+}
+
 // A run that waits for something before its program is there ends by a signal as the program would: whether the
 // terminal sends it to the whole group, somebody to the front, or the front is killed. The program does not start later.
 func TestEndedBeforeTheStart(t *testing.T) {

@@ -47,6 +47,12 @@ func (t *tree) addLive(p string, read func() (string, error)) error {
 // Open answers in a goroutine: to read may take long, if another process has the NIC, and other calls go on.
 func (l *live) Open(c Call, flags int) {
 	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				complain(c.TID(), r)
+				c.Fail(unix.EIO)
+			}
+		}()
 		n, err := l.open(c, flags&unix.O_CLOEXEC != 0)
 		if err != nil {
 			c.Fail(errnoOf(err))
@@ -155,8 +161,13 @@ func (s *server) readLive(n *notif, k callKind) {
 		return
 	}
 	go func(n notif) {
+		defer s.proceed(&n) // also where that panics: there is what was read last
+		defer func() {
+			if r := recover(); r != nil {
+				complain(int(n.tid), r)
+			}
+		}()
 		f.reg.node.dev.(*live).refresh(f.Data.(*liveOpen))
-		s.proceed(&n)
 	}(*n)
 }
 

@@ -17,6 +17,8 @@ import (
 const (
 	liveFile  = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
 	liveOther = "/sys/class/infiniband/rxe1/ports/1/hw_counters/sent_pkts"
+
+	liveFaulty = "/sys/class/infiniband/rxe0/ports/1/hw_counters/faulty" // reading it panics
 )
 
 // number is what a live file says.

@@ -300,6 +300,9 @@ func superviseNull(s *Supervisor) error {
 			return err
 		}
 	}
+	if err := s.AddLive(liveFaulty, func() (string, error) { panic("no number") }); err != nil {
+		return err
+	}
 	verbs, cm := newNullDevice(RangeVerbs), newNullDevice(RangeCM)
 	if err := s.AddDevice("/dev/infiniband/uverbs0", 231, 192, verbs); err != nil {
 		return err

@@ -52,7 +52,7 @@ func (s *server) loop() {
 func (s *server) serve(n *notif) {
 	defer func() {
 		if r := recover(); r != nil {
-			fmt.Fprintf(os.Stderr, "rnic run: internal error in system call %d of thread %d: %v\n%s", n.nr, n.tid, r, debug.Stack())
+			complain(int(n.tid), r)
 			s.fail(n, unix.EIO)
 		}
 	}()
@@ -94,6 +94,11 @@ func (s *server) serve(n *notif) {
 	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
 		s.proceed(n)
 	}
+}
+
+// complain reports what has panicked in a call of thread tid.
+func complain(tid int, what any) {
+	fmt.Fprintf(os.Stderr, "rnic run: internal error in a system call of thread %d: %v\n%s", tid, what, debug.Stack())
 }
 
 func (s *server) reply(n *notif, v int64) { s.l.send(&notifResp{id: n.id, val: v}) }

@@ -39,10 +39,12 @@ type Supervisor struct {
 	started  bool         // there is something to kill
 	main     atomic.Int64 // pid of the program, 0 before and after
 	aborted  atomic.Pointer[failure]
-	reported atomic.Bool // the front has the exit code, or will not want it
-	code     int         // exit code of the program
+	over     chan struct{} // closed: aborted is set
+	reported atomic.Bool   // the front has the exit code, or will not want it
+	code     int           // exit code of the program
 	onEnd    func(code int) error
 	ending   sync.Once
+	judged   error // what onEnd returned
 }
 
 // MaybeHelper must be called first thing in main (and in a TestMain). In an ordinary process it
@@ -76,7 +78,7 @@ func MaybeHelper(supervise func(*Supervisor) error) {
 // supervisorMain takes the directory of the tree, the path of the program, its argv.
 func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) {
 	setName(supervisorName)
-	s := &Supervisor{sock: sock, program: args[1], argv: args[2:], dir: args[0], inherited: inheritedFDs()}
+	s := &Supervisor{sock: sock, over: make(chan struct{}), program: args[1], argv: args[2:], dir: args[0], inherited: inheritedFDs()}
 	s.group, _ = unix.Getpgid(os.Getppid())
 	s.ttou = !signal.Ignored(unix.SIGTTOU)
 	// Being no part of the terminal's foreground group, we would be stopped for a message (stty tostop).
@@ -290,13 +292,14 @@ func (s *Supervisor) report(kind byte) {
 // becomes Run's: it may have a method ExitCode. Call it before Serve.
 func (s *Supervisor) OnEnd(f func(code int) error) { s.onEnd = f }
 
-func (s *Supervisor) ended() (err error) {
+// ended has onEnd called, and returns its error to each caller: the program's last process may end while it is called.
+func (s *Supervisor) ended() error {
 	s.ending.Do(func() {
 		if s.onEnd != nil {
-			err = s.onEnd(s.code)
+			s.judged = s.onEnd(s.code)
 		}
 	})
-	return err
+	return s.judged
 }
 
 // stayBehind lets the front return while processes are left, and lets go of standard error as well,
@@ -319,10 +322,16 @@ func (s *Supervisor) Abort(err error) {
 	s.startMu.Lock()
 	first, started := s.aborted.CompareAndSwap(nil, f), s.started
 	s.startMu.Unlock()
-	if first && started {
-		killDescendants()
+	if first {
+		close(s.over)
+		if started {
+			killDescendants()
+		}
 	}
 }
+
+// Over is closed when the run has been given up or aborted: who prepares it must not wait for anything any more.
+func (s *Supervisor) Over() <-chan struct{} { return s.over }
 
 // errGivenUp is what Serve returns when the user has ended the run before the program was started.
 var errGivenUp = errors.New("ended before the program was started")
@@ -339,6 +348,7 @@ func (s *Supervisor) giveUp(sig syscall.Signal) bool {
 		return true
 	}
 	if s.aborted.CompareAndSwap(nil, failureOf(errGivenUp)) {
+		close(s.over)
 		s.code = 128 + int(sig)
 		toNull(0, 1, 2)
 		s.report(msgLeft)

@@ -163,9 +163,7 @@ func (t *tree) relative(tid int, dirfd int32, p []byte) *node {
 		if dir.dev != named[0].parent.dev {
 			return nil
 		}
-		var err error
-		dir, _, err = identify(unix.AT_FDCWD, fdPath(tid, int(dirfd))+"/"+string(p[:len(p)-len(base)]), 0)
-		ok = err == nil
+		dir, ok = within(fdPath(tid, int(dirfd)), string(p[:len(p)-len(base)]))
 	}
 	for _, n := range named {
 		if ok && n.parent == dir {
@@ -173,6 +171,22 @@ func (t *tree) relative(tid int, dirfd int32, p []byte) *node {
 		}
 	}
 	return nil
+}
+
+// within identifies what is at path p relative to a directory, unless the way there leaves the directory's file system.
+func within(dir, p string) (fileID, bool) {
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fileID{}, false
+	}
+	defer unix.Close(fd)
+	at, err := unix.Openat2(fd, p, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return fileID{}, false
+	}
+	defer unix.Close(at)
+	id, _, err := identify(at, "", unix.AT_EMPTY_PATH)
+	return id, err == nil
 }
 
 // devices returns each Device once, but for live files, which are of no process.
