@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"strconv"
@@ -73,9 +74,15 @@ func (c *CaptureCmd) Run(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "Capturing on %s of process %d; Ctrl-C ends it.\n", device, n.PID)
-	undo := context.AfterFunc(ctx, func() { _ = conn.CloseWrite() }) // what is under way still comes
+	undo := context.AfterFunc(ctx, func() {
+		_ = conn.CloseWrite()                               // what is under way still comes
+		time.AfterFunc(captureEnd, func() { conn.Close() }) // unless the NIC's process is stopped
+	})
 	defer undo()
 	t, err := c.copy(conn, sink)
+	if ctx.Err() != nil && errors.Is(err, net.ErrClosed) {
+		err = fmt.Errorf("process %d does not answer: what it had under way is missing from the capture", n.PID)
+	}
 	if e := sink.close(); err == nil {
 		err = e
 	}
@@ -86,6 +93,9 @@ func (c *CaptureCmd) Run(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, ".")
 	return err
 }
+
+// captureEnd is how long the end of a capture waits for what is under way.
+const captureEnd = 5 * time.Second
 
 // args are what the options choose.
 func (c *CaptureCmd) args() (a captureArgs, err error) {

@@ -26,7 +26,7 @@ func (a *Analyzer) general(r *Report) {
 			f.Advice = fmt.Sprintf("Set the path MTU of the queue pairs to %s at most, or raise the MTU on the way.", fitting(k.mtu))
 		case Fragment:
 			f.Code = CodeFragments
-			f.Text = "RoCEv2 packets come in IP fragments. No RoCEv2 NIC puts them together: they are lost."
+			f.Text = "RoCEv2 packets come in IP fragments. RoCEv2 hardware does not put them together: they are lost."
 			f.Advice = "The path MTU is larger than what the way carries: set a smaller one, or raise the MTU of the interfaces on the way."
 		}
 		r.add(f)
@@ -403,7 +403,7 @@ func (a *Analyzer) unanswered(f *flow, add adder) {
 	case q.tries == 1 && a.last.nanos-q.last.nanos < 1e9:
 		text += ": its answer may be behind that."
 	case q.tries >= 7 || a.last.nanos-q.last.nanos > 2*(q.last.nanos-q.first.nanos):
-		text += ": the requester has given up, and completes with \"transport retry counter exceeded\"."
+		text += ": the requester has probably given up, and completed with \"transport retry counter exceeded\"."
 	default:
 		text += "."
 	}

@@ -81,6 +81,9 @@ func ParseRules(texts []string) ([]Spec, error) {
 	var list []Spec
 	for _, text := range texts {
 		s, err := ParseRule(text)
+		if err == nil && strings.TrimSpace(text) == "" {
+			err = errors.New("an empty fault specification: drop=1% is one")
+		}
 		if err != nil {
 			return nil, err
 		}

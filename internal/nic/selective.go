@@ -220,7 +220,7 @@ func (q *QP) resume(now int64) {
 		}
 		note := t.note
 		q.receiveInOrder(now, &p, at)
-		t.note = note // it is of the packet that has come, not of this one
+		t.note = note         // it is of the packet that has come, not of this one
 		if r.expected == at { // refused: it comes again, and so does what is behind it
 			t.drop(s.requests)
 			return

@@ -119,6 +119,9 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	}
 	unix.Close(readEnd)
 	if err != nil {
+		if sf != nil {
+			d.sup.Forget(sf)
+		}
 		d.end(f)
 		sys.Fail(cma.Errno(err))
 		return

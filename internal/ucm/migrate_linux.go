@@ -29,6 +29,10 @@ func (c *command) migrate() error {
 			c.drv.mu.Unlock()
 			return syscall.EBADF
 		}
+		if i.dead || i.file != from { // another thread has destroyed or moved it meanwhile
+			c.drv.mu.Unlock()
+			return syscall.ENOENT
+		}
 		moved := from.drop(func(e *event) bool { return e.id == i })
 		i.file = c.file
 		for _, e := range moved {
