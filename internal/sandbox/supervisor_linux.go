@@ -259,6 +259,7 @@ func (s *Supervisor) reapAll(main, sock int) (failed error) {
 				late.Stop()
 			}
 			if f := s.aborted.Load(); f != nil {
+				s.ending.Do(func() {}) // onEnd is not called any more, nor running: the caller takes away what it looks at
 				return f
 			}
 			if failed == nil {
