@@ -41,8 +41,8 @@ func (r *runner) withAndWithout(ctx context.Context, c *testCase, t *tool) *outc
 	bare := *c
 	bare.server, bare.client = slices.DeleteFunc(slices.Clone(c.server), isR), slices.DeleteFunc(slices.Clone(c.client), isR)
 	bare.port, bare.again, bare.after = pingpongPort, "", 0
+	var with, without []float64 // of all repeats: on a machine where figures spread more of them say more
 	for range repeats {
-		var with, without []float64
 		for range interleaved {
 			for _, s := range []struct {
 				c    *testCase
