@@ -51,7 +51,7 @@ func ucxCases() (cases []testCase) {
 		options := []string{"-t", test, "-n", fmt.Sprint(n), "-w", "10", "-s", size}
 		c := testCase{id: "ucx/" + transport + "/" + test + "/" + size + where, layout: l, port: ucxPort, needs: needs,
 			env: []string{"UCX_TLS=" + transport + ",self", "UCX_NET_DEVICES=rxe0:1"}, server: []string{"ucx_perftest"}, client: append([]string{"ucx_perftest", serverAddress}, options...)}
-		c.check = clientShows(fmt.Sprintf(`(?m)^(Final:)? +%d( +[\d.]+){7}`, n))
+		c.check = clientShows(fmt.Sprintf(`(?m)^(Final:)? +%d( +(?:[\d.]+|inf)){7}`, n))
 		cases = append(cases, c)
 		return &cases[len(cases)-1]
 	}
@@ -98,7 +98,7 @@ func uctCases(needs []need) (cases []testCase) {
 			options = append(options, "-D", t.layout)
 		}
 		cases = append(cases, testCase{id: "ucx/uct/" + t.transport + "/" + t.test + "/" + t.layout, layout: oneNIC, port: ucxPort, needs: needs,
-			server: []string{"ucx_perftest"}, client: append([]string{"ucx_perftest", serverAddress}, options...), check: clientShows(`(?m)^(Final:)? +1000( +[\d.]+){7}`)})
+			server: []string{"ucx_perftest"}, client: append([]string{"ucx_perftest", serverAddress}, options...), check: clientShows(`(?m)^(Final:)? +1000( +(?:[\d.]+|inf)){7}`)})
 	}
 	return cases
 }
