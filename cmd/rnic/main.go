@@ -28,6 +28,7 @@ var cli struct {
 	Run     RunCmd           `cmd:"" help:"Run a stock RDMA program on a NIC of its own."`
 	Doctor  DoctorCmd        `cmd:"" help:"Look for what keeps rnic run from working here, or between two machines."`
 	Perf    PerfCmd          `cmd:"" help:"Measure bandwidth and latency between two NICs."`
+	NICs    NICsCmd          `cmd:"" name:"nics" help:"List the NICs that run here."`
 	Sim     SimCmd           `cmd:"" help:"Run the NIC's core in a seeded simulation with faults, and check everything."`
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }

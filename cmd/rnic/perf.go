@@ -108,6 +108,9 @@ func (c *PerfCmd) Run(ctx context.Context) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	r := reach(append([]string{"rnic", "perf"}, os.Args[min(2, len(os.Args)):]...))
+	defer r.close()
+	o.Opened = r.add
 	return perf.Run(ctx, o, &perf.Printer{W: os.Stdout, JSON: c.JSON})
 }
 

@@ -47,6 +47,7 @@ type runConfig struct {
 	Verbose, NoIoctl, FilesOnly bool
 	Pedantic                    bool
 	JSON                        jsonFile
+	Command                     []string // what rnic nics shows
 }
 
 // fewCores is the number of cores up to which the program starts at a nice value: with two programs that poll there,
@@ -101,7 +102,7 @@ func (r *RunCmd) command() []string {
 
 // config checks the options.
 func (r *RunCmd) config() (*runConfig, error) {
-	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly, Pedantic: r.Pedantic, JSON: r.JSON}
+	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly, Pedantic: r.Pedantic, JSON: r.JSON, Command: r.command()}
 	if len(r.command()) == 0 {
 		return nil, errors.New("run: no program given")
 	}

@@ -37,6 +37,7 @@ type supervised struct {
 	trace  *os.File
 	watch  uverbs.Watch
 	own    []*ownNIC
+	reach  *reachable   // lets commands reach own
 	mgr    *cma.Manager // of own, for all runs that use them
 	cm     *ucm.Driver  // this run's
 	guests []*join.Guest
@@ -223,6 +224,9 @@ func (r *supervised) leave(failed error) {
 	}
 	if len(wanted) > 0 {
 		r.s.Leave(failed)
+	}
+	if r.reach != nil {
+		defer r.reach.close()
 	}
 	var last sync.WaitGroup
 	for _, o := range wanted { // each NIC ends with its own last run

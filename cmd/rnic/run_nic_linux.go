@@ -40,6 +40,10 @@ func (r *supervised) make(n *nicConfig, index int) error {
 		return err
 	}
 	r.own = append(r.own, o)
+	if r.reach == nil {
+		r.reach = reach(r.c.Command)
+	}
+	r.reach.add(o.dev)
 	r.devices = append(r.devices, o.drv)
 	return nil
 }

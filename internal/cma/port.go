@@ -83,6 +83,19 @@ func (m *Manager) open(dev *device.Device) (p *port, err error) {
 		MaxSend: sendSlots, MaxRecv: receives}); err != nil {
 		return nil, err
 	}
+	if err = p.activate(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	p.done.Add(2)
+	go p.receive(ctx)
+	go p.timers(ctx)
+	return p, nil
+}
+
+// activate makes the queue pair, which has just been made or reset, ready, with all its receives.
+func (p *port) activate() error {
 	for _, s := range []struct {
 		a verbs.Attr
 		m verbs.AttrMask
@@ -91,24 +104,33 @@ func (m *Manager) open(dev *device.Device) (p *port, err error) {
 		{verbs.Attr{State: nic.RTR}, nic.AttrState},
 		{verbs.Attr{State: nic.RTS}, nic.AttrState | nic.AttrSQPSN},
 	} {
-		if err = p.qp.Modify(&s.a, s.m); err != nil {
-			return nil, err
+		if err := p.qp.Modify(&s.a, s.m); err != nil {
+			return err
 		}
 	}
 	for i := range receives {
-		if err = p.postReceive(i); err != nil {
-			return nil, err
+		if err := p.postReceive(i); err != nil {
+			return err
 		}
 	}
+	p.free = p.free[:0]
 	for i := range sendSlots {
 		p.free = append(p.free, i)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	p.stop = cancel
-	p.done.Add(2)
-	go p.receive(ctx)
-	go p.timers(ctx)
-	return p, nil
+	return nil
+}
+
+// renew brings the queue pair back from the error state, into which a fault of the NIC's own can put it (nic.NIC.Revive): what was lost
+// is repeated by the protocol.
+func (p *port) renew() {
+	if p.qp.Modify(&verbs.Attr{State: nic.Reset}, nic.AttrState) != nil {
+		return // closed
+	}
+	var wc [64]verbs.WC
+	for n := 1; n > 0; { // of before the reset
+		n, _ = p.cq.Poll(wc[:])
+	}
+	_ = p.activate()
 }
 
 func (p *port) close() {
@@ -137,13 +159,18 @@ func (p *port) receive(ctx context.Context) {
 			return
 		}
 		p.m.mu.Lock()
+		failed := false
 		for _, w := range wc[:n] {
+			if w.Status != verbs.StatusSuccess {
+				failed = true
+				continue
+			}
 			if w.ID&sendID != 0 {
 				p.free = append(p.free, int(w.ID&^sendID))
 				continue
 			}
 			i := int(w.ID)
-			if w.Status == verbs.StatusSuccess && w.ByteLen == bufferSize && w.SrcQP == nic.ManagementQPN {
+			if w.ByteLen == bufferSize && w.SrcQP == nic.ManagementQPN {
 				b := p.recv.Bytes()[i*bufferSize : (i+1)*bufferSize]
 				if path, ok := roce.GRH(b[:roce.GRHSize]).Path(); ok {
 					p.cm.Receive(p.m.now(), ibcm.Address{Local: roce.GID(path.Dst.As16()), Remote: roce.GID(path.Src.As16())}, b[roce.GRHSize:])
@@ -151,6 +178,9 @@ func (p *port) receive(ctx context.Context) {
 				}
 			}
 			_ = p.postReceive(i) // fails only when the queue pair is gone
+		}
+		if failed {
+			p.renew()
 		}
 		p.flush()
 		p.m.mu.Unlock()

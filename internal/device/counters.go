@@ -24,6 +24,8 @@ type Readings struct {
 	NIC        nic.Stats
 	Net, Loop  LinkStats     // the network, and packets between queue pairs of the device
 	Send, Recv FaultCounters // faults planted
+	PortDowns  uint64        // how often the port went down
+	Health     Health
 }
 
 // LinkStats and FaultCounters are what Readings are made of.
@@ -37,6 +39,8 @@ func (d *Device) Readings() (r Readings) {
 	r.NIC = d.Stats()
 	r.Net, r.Loop = d.LinkStats()
 	r.Send, r.Recv = d.Injected()
+	r.Health = d.Health()
+	r.PortDowns = d.portDowns.Load()
 	return r
 }
 

@@ -73,7 +73,8 @@ type Device struct {
 	hookMu     sync.Mutex // held while hooks are called
 	hooks      []*func()
 	// removed: the device is being closed.
-	removed atomic.Bool
+	removed   atomic.Bool
+	portDowns atomic.Uint64 // how often the port went down
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}

@@ -169,6 +169,7 @@ func (d *Device) networkChanged(entries []netdev.Entry) {
 		events = append(events, nic.EventPortActive)
 	case !now.active && old.active:
 		events = append(events, nic.EventPortErr)
+		d.portDowns.Add(1)
 	}
 	down := d.watch.downs(old.gids, used)
 	if len(events) == 0 && slices.Equal(down, d.watch.down) {

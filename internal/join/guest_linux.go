@@ -29,6 +29,7 @@ type Request struct {
 type Sandbox interface {
 	AddDir(path string) error
 	AddFile(path, content string) error
+	AddLive(path string, read func() (string, error)) error
 	AddSymlink(path, target string) error
 	AddDevice(path string, major, minor uint32, d sandbox.Device) error
 	Forget(*sandbox.File)
@@ -138,6 +139,9 @@ func (g *Guest) build(m *message) error {
 		return g.sb.AddDir(string(m.body))
 	case kindDevice:
 		return g.sb.AddDevice(string(m.body), uint32(m.num[0]), uint32(m.num[1]), &guestDevice{g, m.num[2]})
+	case kindLive:
+		num := m.num[0]
+		return g.sb.AddLive(string(m.body), func() (string, error) { return g.readLive(num) })
 	case kindFile, kindSymlink:
 		path, rest, ok := m.splitBody()
 		if !ok {
@@ -235,6 +239,20 @@ func (g *Guest) notify(kind byte, n uint64) {
 	defer g.noticeMu.Unlock()
 	_, _ = g.notices.ask(message{kind: kind, num: [numbers]uint64{n}})
 }
+
+// readLive reads a live file of the host's.
+func (g *Guest) readLive(num uint64) (string, error) {
+	g.noticeMu.Lock()
+	defer g.noticeMu.Unlock()
+	m, err := g.notices.ask(message{kind: kindRead, num: [numbers]uint64{num}})
+	if err == nil && m.num[0] != 1 {
+		err = errNoContent
+	}
+	return string(m.body), err
+}
+
+// errNoContent: the host could not read a file.
+var errNoContent = errors.New("join: the file has no content")
 
 // Ask brings the answer of the host's front to a question.
 func (g *Guest) Ask(question []byte) ([]byte, error) {

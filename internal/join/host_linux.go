@@ -160,6 +160,7 @@ type Run struct {
 	treeMu sync.Mutex
 	tree   []message // what the front has made of it
 	ready  bool      // the tree is complete: changes go to updates
+	lives  []func() (string, error)
 
 	mu     sync.Mutex
 	files  map[uint64]hostFile
@@ -347,6 +348,11 @@ func (r *Run) serveNotices() {
 				return
 			}
 			continue
+		case kindRead:
+			if r.notices.send(r.readLive(m.num[0])) != nil {
+				return
+			}
+			continue
 		default:
 			return
 		}
@@ -418,6 +424,33 @@ func (r *Run) AddDir(path string) error {
 
 func (r *Run) AddFile(path, content string) error {
 	return r.change(message{kind: kindFile, num: [numbers]uint64{uint64(len(path))}, body: []byte(path + content)})
+}
+
+// AddLive is the sandbox's too. The guest asks for the content when a program of its reads it.
+func (r *Run) AddLive(path string, read func() (string, error)) error {
+	r.treeMu.Lock()
+	num := uint64(len(r.lives))
+	r.lives = append(r.lives, read)
+	r.treeMu.Unlock()
+	return r.change(message{kind: kindLive, num: [numbers]uint64{num}, body: []byte(path)})
+}
+
+// readLive answers a guest that reads one.
+func (r *Run) readLive(num uint64) message {
+	a := message{kind: kindRead}
+	r.treeMu.Lock()
+	var read func() (string, error)
+	if num < uint64(len(r.lives)) {
+		read = r.lives[num]
+	}
+	r.treeMu.Unlock()
+	if read == nil {
+		return a
+	}
+	if content, err := read(); err == nil && len(content) <= maxBody {
+		a.num[0], a.body = 1, []byte(content)
+	}
+	return a
 }
 
 func (r *Run) AddSymlink(path, target string) error {

@@ -27,12 +27,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type box struct {
 	mu    sync.Mutex
 	tree  map[string]string
+	live  map[string]func() (string, error)
 	dev   sandbox.Device
 	gone  []*sandbox.File
 	files map[int]*sandbox.File // by descriptor of "the program"
 }
 
-func newBox() *box { return &box{tree: map[string]string{}, files: map[int]*sandbox.File{}} }
+func newBox() *box {
+	return &box{tree: map[string]string{}, live: map[string]func() (string, error){}, files: map[int]*sandbox.File{}}
+}
 
 func (b *box) set(path, what string) error {
 	b.mu.Lock()
@@ -47,8 +50,15 @@ func (b *box) get(path string) string {
 	return b.tree[path]
 }
 
-func (b *box) AddDir(path string) error             { return b.set(path, "dir") }
-func (b *box) AddFile(path, content string) error   { return b.set(path, content) }
+func (b *box) AddDir(path string) error           { return b.set(path, "dir") }
+func (b *box) AddFile(path, content string) error { return b.set(path, content) }
+func (b *box) AddLive(path string, read func() (string, error)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.live[path] = read
+	return nil
+}
+
 func (b *box) AddSymlink(path, target string) error { return b.set(path, "-> "+target) }
 func (b *box) AddDevice(path string, major, minor uint32, d sandbox.Device) error {
 	b.dev = d
@@ -108,6 +118,8 @@ func (c *boxCall) Inject(fd int, r sandbox.Range, closeOnExec bool, data any) (i
 type front struct {
 	run    *Run
 	script func(sandbox.Call)
+
+	counters [2]atomic.Int64 // of live files
 
 	mu     sync.Mutex
 	closed []any // data of files
@@ -171,6 +183,11 @@ func start(t *testing.T, q Request) *joined {
 		_ = r.AddDir("/sys/class/infiniband/rxe0")
 		_ = r.AddFile("/sys/class/infiniband/rxe0/node_type", "1: CA\n")
 		_ = r.AddSymlink("/sys/class/infiniband/link", "rxe0")
+		for i := range j.front.counters {
+			_ = r.AddLive(fmt.Sprint("/sys/class/infiniband/rxe0/ports/1/hw_counters/", i), func() (string, error) {
+				return fmt.Sprintln(j.front.counters[i].Add(1)), nil
+			})
+		}
 		return j.front, r.AddDevice("/dev/infiniband/uverbs0", 231, 192, j.front)
 	})
 	q.Version = "1"
@@ -191,6 +208,28 @@ func start(t *testing.T, q Request) *joined {
 		}
 	})
 	return j
+}
+
+// A live file tells what the host's front has when it is read; after the host's end there is nothing to read.
+func TestLiveFiles(t *testing.T) {
+	j := start(t, Request{})
+	read := j.live["/sys/class/infiniband/rxe0/ports/1/hw_counters/1"]
+	j.front.counters[1].Store(41)
+	for _, want := range []string{"42\n", "43\n"} {
+		if got, err := read(); got != want || err != nil {
+			t.Errorf("read %q, %v, want %q", got, err, want)
+		}
+	}
+	if n := j.front.counters[0].Load(); n != 0 {
+		t.Errorf("a file that nobody has read was read %d times", n)
+	}
+	if m := j.front.run.readLive(2); m.num[0] != 0 || len(m.body) != 0 {
+		t.Errorf("read of a file that there is not: %v %q", m.num[0], m.body)
+	}
+	j.guest.Close()
+	if got, err := read(); err == nil {
+		t.Errorf("after the end: %q", got)
+	}
 }
 
 // sync waits until the host has done what it answered.

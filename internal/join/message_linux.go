@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what follows. Both sides must be of one.
-const protocol = 1
+const protocol = 2
 
 // Kinds of messages. In parentheses: numbers, body, descriptors.
 const (
@@ -41,6 +41,7 @@ const (
 	kindFile    = 'F' // (length of the path; path, content)
 	kindSymlink = 'l' // (length of the path; path, target)
 	kindDevice  = 'D' // (major, minor, device; path)
+	kindLive    = 'V' // (number of the file; path)
 	kindForget  = 'g' // (file)
 	kindReady   = 'R'
 	kindRefused = 'X' // (; reason)
@@ -49,6 +50,7 @@ const (
 	kindClosed  = 'C' // (file)
 	kindGone    = 'G' // (process)
 	kindAbandon = 'B' // (call); answer (1: given up, 0: it has been answered)
+	kindRead    = 'q' // (file's number); answer (1: here is, 0: there is none; content) of a live file
 	kindAsk     = 'A' // (; question); answers (more follow; part of the answer), the last with more 0
 )
 

@@ -336,6 +336,8 @@ type Stats struct {
 	UCLost                                   uint64 // unreliable connections: packets that the numbers of later ones show missing
 	UCDropped                                uint64 // unreliable connections: packets that cost a message
 	Completions, ErrorCompletions            uint64
+	SendsCompleted, ReceivesCompleted        uint64 // SEND requests and receives that have succeeded, signalled or not
+	RetriesExceeded, RNRRetriesExceeded      uint64 // requests that failed because no retry was left
 	CQOverflows                              uint64
 	Migrations                               uint64 // queue pairs that have gone over to their alternate path
 	HandoverDrops                            uint64 // many units: packets for another unit that found no room with it, lost like any packet

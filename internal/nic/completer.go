@@ -139,6 +139,9 @@ func fatal(s roce.Syndrome) bool {
 // receiveDone consumes the oldest receive and completes it.
 func (q *QP) receiveDone(e *effect) {
 	_ = q.consumeReceive()
+	if e.cqe.Status == ring.StatusSuccess {
+		q.nic.stats.ReceivesCompleted++
+	}
 	q.nic.pushCQE(q.recvCQ, &e.cqe, e.solicited)
 }
 

@@ -85,6 +85,12 @@ func (n *NIC) addCQE(c *CQ, e *ring.CQE, solicited bool) {
 	n.stats.Completions++
 	if e.Status != ring.StatusSuccess {
 		n.stats.ErrorCompletions++
+		switch e.Status {
+		case ring.StatusRetryExcErr:
+			n.stats.RetriesExceeded++
+		case ring.StatusRNRRetryExcErr:
+			n.stats.RNRRetriesExceeded++
+		}
 		solicited = true // 11.4.2.2: an unsuccessful completion counts as solicited
 	} else if n.planted == PlantedLostSolicited {
 		solicited = false

@@ -140,7 +140,6 @@ func TestRemoteAccessErrors(t *testing.T) {
 				s.RKey ^= 1
 				return s
 			}, allAccess, allAccess},
-			testCase{fmt.Sprint(op, " queue pair"), with(op, memBase, n), allAccess &^ need, allAccess},
 			testCase{fmt.Sprint(op, " region"), with(op, memBase, n), allAccess, allAccess &^ need},
 			testCase{fmt.Sprint(op, " deregistered"), func(a, b *end) *ring.SendWQE {
 				_ = b.h.mr.Dereg()
@@ -187,6 +186,40 @@ func TestRemoteAccessErrors(t *testing.T) {
 				t.Error("memory was touched")
 			}
 		})
+	}
+}
+
+// 9.7.4.1, 11.6.2: a request for a function that the responder's queue pair is not set up for is an invalid request, also without
+// data, as to Linux's Soft-RoCE (rxe_resp.c, check_op_valid); the responder's program gets the request error event (11.6.3).
+func TestQueuePairThatIsNotSetUpForIt(t *testing.T) {
+	for op, need := range map[ring.SendOpcode]Access{ring.OpWrite: AccessRemoteWrite, ring.OpRead: AccessRemoteRead, ring.OpFetchAdd: AccessRemoteAtomic,
+		ring.OpCompareSwap: AccessRemoteAtomic, ring.OpAtomicWrite: AccessRemoteWrite, ring.OpFlush: AccessFlushGlobal} {
+		for _, n := range []int{8, 0} {
+			w := newWire(t, Config{}, Config{})
+			a, b := w.hosts[0].newEnd(RC, testCap, 63), w.hosts[1].newEnd(RC, testCap, 63)
+			a.to(RTS, defaultAttr(), b)
+			attr := defaultAttr()
+			attr.AccessFlags = allAccess &^ need
+			b.to(RTS, attr, a)
+			req := remote(wr(1, op, a.sge(0, n)), b, 0)
+			switch op {
+			case ring.OpFlush:
+				req = flushOf(1, b.h.mr.RKey(), memBase, uint32(n), roce.PlaceGlobal, roce.SelectRange)
+			case ring.OpAtomicWrite:
+				req = atomicWrite(1, "12345678", b, 0)
+			case ring.OpWrite, ring.OpRead:
+			default:
+				if n == 0 {
+					continue
+				}
+			}
+			a.post(req)
+			w.run(1e6)
+			a.want(t, "1:remote invalid request error")
+			if b.q.State() != Err || b.h.events(EventQPReqErr) != 1 || b.h.events(EventQPAccessErr) != 0 {
+				t.Errorf("%v of %d bytes: state %v, %d request error events", op, n, b.q.State(), b.h.events(EventQPReqErr))
+			}
+		}
 	}
 }
 

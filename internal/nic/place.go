@@ -18,10 +18,10 @@ func (q *QP) receiveAtomicWrite(p *roce.Packet) {
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return
 	}
-	var m *MR
-	if q.attr.AccessFlags&AccessRemoteWrite != 0 {
-		m = q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteWrite)
+	if !q.setUpFor(AccessRemoteWrite) {
+		return
 	}
+	m := q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteWrite)
 	if m == nil || m.hostAddr(h.VA())&7 != 0 {
 		q.refuseAccess()
 		return
@@ -41,25 +41,30 @@ func (q *QP) receiveFlush(p *roce.Packet) {
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return
 	}
-	if !q.mayFlush(h, place, sel) {
+	need := rightsFor(place)
+	if !q.setUpFor(need) {
+		return
+	}
+	if !q.mayFlush(h, need, sel) {
 		q.refuseAccess()
 		return
 	}
 	q.acceptPlaced()
 }
 
-// mayFlush tells whether queue pair and region grant the rights that the placement needs.
-func (q *QP) mayFlush(h roce.RETH, place roce.Placement, sel roce.Selectivity) bool {
-	need := Access(0)
+// rightsFor are what a placement needs.
+func rightsFor(place roce.Placement) (need Access) {
 	if place&roce.PlaceGlobal != 0 {
 		need |= AccessFlushGlobal
 	}
 	if place&roce.PlacePersistent != 0 {
 		need |= AccessFlushPersist
 	}
-	if need&^q.attr.AccessFlags != 0 {
-		return false
-	}
+	return need
+}
+
+// mayFlush tells whether the region grants the rights.
+func (q *QP) mayFlush(h roce.RETH, need Access, sel roce.Selectivity) bool {
 	if sel == roce.SelectRange {
 		return q.remoteMR(h.RKey(), h.VA(), uint64(h.Length()), need) != nil
 	}

@@ -62,7 +62,7 @@ func TestAtomicWrite(t *testing.T) {
 }
 
 // A19.4.2: an address that is not a multiple of eight is an invalid request, as is another length than eight bytes;
-// without the right to write it is a remote access error.
+// a key without the right to write is a remote access error.
 func TestAtomicWriteErrors(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -77,7 +77,7 @@ func TestAtomicWriteErrors(t *testing.T) {
 			s.Flags, s.NumSGE = ring.SendSignaled, 1
 			s.SGE[0] = ring.SGE{Addr: memBase, Length: 16}
 		}, "1:local length error"},
-		{"no right at the queue pair", func(b *end, s *ring.SendWQE) { b.q.attr.AccessFlags = AccessRemoteRead }, "1:remote access error"},
+		{"no right at the queue pair", func(b *end, s *ring.SendWQE) { b.q.attr.AccessFlags = AccessRemoteRead }, "1:remote invalid request error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w, a, b := connected(t, Config{}, nil)
@@ -142,8 +142,8 @@ func TestFlushOperationErrors(t *testing.T) {
 		want   string
 	}{
 		{"no right at the region", func(b *end, s *ring.SendWQE) { s.RKey = b.h.mr.RKey() }, "1:remote access error"},
-		{"no right at the queue pair", func(b *end, s *ring.SendWQE) { b.q.attr.AccessFlags = allAccess }, "1:remote access error"},
-		{"memory that outlives a loss of power", func(b *end, s *ring.SendWQE) { s.Flush.Type = uint8(roce.PlacePersistent) }, "1:remote access error"},
+		{"no right at the queue pair", func(b *end, s *ring.SendWQE) { b.q.attr.AccessFlags = allAccess }, "1:remote invalid request error"},
+		{"memory that outlives a loss of power", func(b *end, s *ring.SendWQE) { s.Flush.Type = uint8(roce.PlacePersistent) }, "1:remote invalid request error"},
 		{"beyond the region", func(b *end, s *ring.SendWQE) { s.Flush.Length = 1<<20 + 1 }, "1:remote access error"},
 		{"region, wrong key", func(b *end, s *ring.SendWQE) { s.RKey ^= 1; s.Flush.Level = 1 }, "1:remote access error"},
 		{"no placement", func(b *end, s *ring.SendWQE) { s.Flush.Type = 0 }, "1:remote invalid request error"},

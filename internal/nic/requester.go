@@ -305,6 +305,9 @@ func (q *QP) completeOldest(status ring.Status) {
 	if c := q.count; c != nil {
 		c.requestDone(w, status)
 	}
+	if status == ring.StatusSuccess && completionOpcode(w.op) == ring.WCSend {
+		q.nic.stats.SendsCompleted++
+	}
 	if status == ring.StatusSuccess && !q.sigAll && w.flags&ring.SendSignaled == 0 {
 		return
 	}

@@ -312,15 +312,25 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}
+	if !q.setUpFor(AccessRemoteWrite) {
+		return false
+	}
 	r.mr, r.va, r.left, r.total = nil, h.VA(), length, length
 	if length == 0 {
 		return true // 9.4.3: the key of a request without data is not checked
 	}
-	if q.attr.AccessFlags&AccessRemoteWrite != 0 {
-		r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
-	}
-	if r.mr == nil {
+	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
 		q.refuseAccess()
+		return false
+	}
+	return true
+}
+
+// setUpFor tells whether the queue pair takes requests that need these rights, whatever their key says. One that does not answers as to an
+// opcode that it does not know (9.7.4.1: a function not supported by this queue pair; 11.6.2: remote invalid request).
+func (q *QP) setUpFor(need Access) bool {
+	if need&^q.attr.AccessFlags != 0 {
+		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
 	}
 	return true
@@ -411,6 +421,9 @@ func (q *QP) receiveRead(p *roce.Packet) {
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: too many outstanding
 		return
 	}
+	if !q.setUpFor(AccessRemoteRead) {
+		return
+	}
 	m, ok := q.readTarget(h)
 	if !ok {
 		q.refuseAccess()
@@ -447,6 +460,9 @@ func (q *QP) receiveAtomic(p *roce.Packet) {
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.4.5: the address is a multiple of 8
 		return
 	}
+	if !q.setUpFor(AccessRemoteAtomic) {
+		return
+	}
 	if !q.executeAtomic(p, h) {
 		q.refuseAccess()
 		return
@@ -459,10 +475,7 @@ func (q *QP) receiveAtomic(p *roce.Packet) {
 }
 
 func (q *QP) executeAtomic(p *roce.Packet, h roce.AtomicETH) bool {
-	var m *MR
-	if q.attr.AccessFlags&AccessRemoteAtomic != 0 {
-		m = q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteAtomic)
-	}
+	m := q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteAtomic)
 	// An arbitrary iova may align an address that is not aligned in the program.
 	if m == nil || m.hostAddr(h.VA())&7 != 0 {
 		return false

@@ -208,13 +208,14 @@ func (q *QP) startUnacknowledgedWrite(p *roce.Packet) bool {
 	if length > q.nic.limits.MaxMsgSize || p.Info.Only && length != n || p.Info.First && length <= n {
 		return false
 	}
+	if q.attr.AccessFlags&AccessRemoteWrite == 0 {
+		return false
+	}
 	r.mr, r.va, r.left, r.total = nil, h.VA(), length, length
 	if length == 0 {
 		return true
 	}
-	if q.attr.AccessFlags&AccessRemoteWrite != 0 {
-		r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
-	}
+	r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
 	return r.mr != nil
 }
 

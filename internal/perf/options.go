@@ -91,6 +91,7 @@ type Options struct {
 	OwnMembers int        // of it, at the sending NIC
 	CM         bool       // the RDMA connection manager connects the queue pairs
 	Progress   *Progress
+	Opened     func(*device.Device) // is told of each device
 	// PlainSockets: see device.Config.
 	PlainSockets bool
 

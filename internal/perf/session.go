@@ -83,6 +83,9 @@ func open(o *Options, addrs []netip.Addr, side int) (*verbs.Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Opened != nil {
+		o.Opened(d)
+	}
 	return verbs.Wrap(d), nil
 }
 

@@ -70,7 +70,7 @@ type Options struct {
 
 // Range says at which numbers an injected descriptor appears. The filter decides by the number,
 // so the ranges are fixed for a run: 80 numbers each below 960, or an eighth of RLIMIT_NOFILE
-// each near its top where that is lower. Behind them are a few for sockets of NETLINK_RDMA. A number is found from the top of the range downwards.
+// each near its top where that is lower. Behind them are a few for sockets of NETLINK_RDMA, and for live files. A number is found from the top of the range downwards.
 type Range int
 
 const (

@@ -23,6 +23,9 @@ func (*Supervisor) AddDir(path string) error { return ErrUnsupported }
 // AddFile returns ErrUnsupported on this platform.
 func (*Supervisor) AddFile(path, content string) error { return ErrUnsupported }
 
+// AddLive returns ErrUnsupported on this platform.
+func (*Supervisor) AddLive(path string, read func() (string, error)) error { return ErrUnsupported }
+
 // AddSymlink returns ErrUnsupported on this platform.
 func (*Supervisor) AddSymlink(path, target string) error { return ErrUnsupported }
 

@@ -51,6 +51,8 @@ var clients = map[string]func([]string) error{
 	"panic":        clientPanic,
 	"crash":        clientCrash,
 	"empty":        clientEmpty,
+	"live":         clientLive,
+	"livemany":     clientLiveMany,
 }
 
 // null performs one ioctl of the null device.

@@ -87,7 +87,11 @@ func (t *files) add(fd int, n *node, place Range, data any) (f *File, fresh bool
 	}
 	f = &File{Data: data, reg: file{id: id, node: n, place: place, watch: -1}}
 	if typ == unix.S_IFREG {
-		w, err := unix.InotifyAddWatch(t.inotify, "/proc/self/fd/"+strconv.Itoa(fd), unix.IN_CLOSE_WRITE)
+		last := uint32(unix.IN_CLOSE_WRITE)
+		if n.live { // opened for reading, and by us for writing
+			last = unix.IN_CLOSE_NOWRITE
+		}
+		w, err := unix.InotifyAddWatch(t.inotify, "/proc/self/fd/"+strconv.Itoa(fd), last)
 		if err != nil {
 			return nil, false, fmt.Errorf("watch an injected file (see fs.inotify.max_user_watches): %w", err)
 		}

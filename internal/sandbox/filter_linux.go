@@ -12,7 +12,7 @@ import (
 const netlinkRDMA = 20
 
 // ranges are the descriptor numbers that the filter knows: verbs files at [verbs, cm), connection
-// manager files at [cm, end), netlink sockets behind them.
+// manager files at [cm, end), netlink sockets behind them, and live files behind those.
 type ranges struct{ verbs, cm, end uint32 }
 
 // netlink is the range of netlink sockets: few, because programs close them soon.
@@ -21,14 +21,28 @@ func (r ranges) netlink() (lo, hi uint32) { return r.end, r.end + netlinkNumbers
 // netlinkNumbers is the size of that range beside others of a size. The rdma tool has two open.
 func netlinkNumbers(size uint32) uint32 { return max(size/5, min(size, 4)) }
 
+// live is the range of live files (AddLive). Where it is full, or there is none, they have ordinary numbers.
+func (r ranges) live() (lo, hi uint32) {
+	_, lo = r.netlink()
+	return lo, lo + liveNumbers(r.end-r.cm)
+}
+
+// liveNumbers is the size of that range beside others of a size.
+func liveNumbers(size uint32) uint32 {
+	if size < 8 {
+		return 0
+	}
+	return 2 * netlinkNumbers(size)
+}
+
 // rangesFor chooses below a soft RLIMIT_NOFILE of limit. 1024 is the usual one, and the most that
 // select(2) can handle.
 func rangesFor(limit uint64) ranges {
-	if limit >= 976 {
+	if limit >= 1008 {
 		return ranges{800, 880, 960}
 	}
 	size := uint32(limit / 8)
-	end := uint32(limit) - netlinkNumbers(size)
+	end := uint32(limit) - netlinkNumbers(size) - liveNumbers(size)
 	return ranges{end - 2*size, end - size, end}
 }
 
@@ -47,12 +61,17 @@ func (r ranges) of(which Range) (lo, hi uint32) {
 		return r.cm, r.end
 	case rangeNetlink:
 		return r.netlink()
+	case rangeLive:
+		return r.live()
 	}
 	return 0, 0
 }
 
-// rangeNetlink is where sockets of NETLINK_RDMA are: no Device's files.
-const rangeNetlink = RangeCM + 1
+// rangeNetlink is where sockets of NETLINK_RDMA are, and rangeLive where live files are: no Device's files.
+const (
+	rangeNetlink = RangeCM + 1 + iota
+	rangeLive
+)
 
 // callKind says what a notified system call is, whatever its number on this architecture.
 type callKind uint8
@@ -86,6 +105,8 @@ const (
 	callConnect
 	callRecvfrom
 	callRecvmsg
+	callRead
+	callPread
 )
 
 type numbered struct {
@@ -95,6 +116,8 @@ type numbered struct {
 
 // commonCalls exist on every architecture; oldCalls are those which only amd64 has.
 var commonCalls = []numbered{
+	{unix.SYS_READ, callRead}, // first, because the commonest
+	{unix.SYS_PREAD64, callPread},
 	{unix.SYS_OPENAT, callOpenat},
 	{unix.SYS_NEWFSTATAT, callFstatat},
 	{unix.SYS_STATX, callStatx},
@@ -186,11 +209,11 @@ func block(k callKind, r ranges) []instruction {
 	case callFstat, callDup2:
 		return inRanges
 	case callDup:
-		_, last := r.netlink()
+		_, last := r.live()
 		return []instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, notify}}
 	case callFcntl:
 		// F_DUPFD is 0, F_DUPFD_CLOEXEC 1030: any other command passes.
-		_, last := r.netlink()
+		_, last := r.live()
 		return append([]instruction{load(argLow(0)), {jge, r.verbs, next, allow}, {jge, last, allow, next}},
 			load(argLow(1)), instruction{jeq, unix.F_DUPFD, notify, next}, instruction{jeq, unix.F_DUPFD_CLOEXEC, notify, allow})
 	case callWrite:
@@ -208,6 +231,9 @@ func block(k callKind, r ranges) []instruction {
 		}
 	case callSendto, callSendmsg, callConnect, callRecvfrom, callRecvmsg:
 		lo, hi := r.netlink()
+		return []instruction{load(argLow(0)), {jge, lo, next, allow}, {jge, hi, allow, notify}}
+	case callRead, callPread:
+		lo, hi := r.live()
 		return []instruction{load(argLow(0)), {jge, lo, next, allow}, {jge, hi, allow, notify}}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -291,6 +292,13 @@ func superviseNull(s *Supervisor) error {
 	}
 	if err := s.AddSymlink("/sys/class/infiniband/link", "rxe0"); err != nil {
 		return err
+	}
+	for _, p := range []string{liveFile, liveOther} {
+		var reads atomic.Int64
+		reads.Store(97)
+		if err := s.AddLive(p, func() (string, error) { return fmt.Sprintf("%d\n", reads.Add(1)), nil }); err != nil {
+			return err
+		}
 	}
 	verbs, cm := newNullDevice(RangeVerbs), newNullDevice(RangeCM)
 	if err := s.AddDevice("/dev/infiniband/uverbs0", 231, 192, verbs); err != nil {

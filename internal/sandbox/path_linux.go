@@ -94,8 +94,9 @@ func errnoOf(err error) syscall.Errno {
 	return unix.EIO
 }
 
-// openFlagsAllowed are the flags that mean something for the tree, which is read-only.
-const openFlagsAllowed = unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_PATH | unix.O_NONBLOCK | unix.O_NOATIME
+// openFlagsAllowed are the flags that mean something for the tree, which is read-only. Not among them is O_PATH: such a descriptor
+// cannot be given to another process (EBADF of SECCOMP_IOCTL_NOTIF_ADDFD). One that can be read does what it does.
+const openFlagsAllowed = unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOATIME
 
 func (s *server) open(n *notif, k callKind, a pathArgs, rel string, nd *node) {
 	flags := a.a[0]
@@ -111,15 +112,15 @@ func (s *server) open(n *notif, k callKind, a pathArgs, rel string, nd *node) {
 		}
 		flags = binary.LittleEndian.Uint64(how[:])
 	}
-	if nd != nil && flags&unix.O_PATH == 0 {
-		s.openDevice(n, nd, int(flags), k)
-		return
-	}
-	if flags&unix.O_PATH == 0 {
+	if flags&unix.O_PATH == 0 && (nd == nil || nd.live) {
 		if e := s.writeRefused(flags, rel); e != 0 {
 			s.fail(n, e)
 			return
 		}
+	}
+	if nd != nil && flags&unix.O_PATH == 0 {
+		s.openDevice(n, nd, int(flags), k)
+		return
 	}
 	fd, err := unix.Openat(s.tree.fd, rel, int(flags)&openFlagsAllowed|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -169,6 +170,9 @@ func (s *server) openDevice(n *notif, nd *node, flags int, k callKind) {
 	nd.dev.Open(c, flags)
 }
 
+// liveSize is the size of a live file before it is read, as sysfs has it: a page.
+const liveSize = 4096
+
 // stat answers the stat family with what get finds, and a device node or file as what it stands for.
 func (s *server) stat(n *notif, addr uint64, nd *node, get func(*unix.Stat_t) error) {
 	var st unix.Stat_t
@@ -176,7 +180,11 @@ func (s *server) stat(n *notif, addr uint64, nd *node, get func(*unix.Stat_t) er
 		s.fail(n, errnoOf(err))
 		return
 	}
-	if nd != nil {
+	switch {
+	case nd == nil:
+	case nd.live:
+		st.Size, st.Blocks = liveSize, 0
+	default:
 		st.Mode = unix.S_IFCHR | 0o666
 		st.Rdev = nd.rdev()
 		st.Size, st.Blocks = 0, 0
@@ -190,7 +198,11 @@ func (s *server) statx(n *notif, a pathArgs, nd *node, get func(*unix.Statx_t) e
 		s.fail(n, errnoOf(err))
 		return
 	}
-	if nd != nil {
+	switch {
+	case nd == nil:
+	case nd.live:
+		st.Size, st.Blocks = liveSize, 0
+	default:
 		st.Mode = unix.S_IFCHR | 0o666
 		st.Rdev_major, st.Rdev_minor = nd.major, nd.minor
 		st.Size, st.Blocks = 0, 0
@@ -232,7 +244,7 @@ func (s *server) access(n *notif, mode uint32, rel string, nd *node) {
 		s.fail(n, unix.EINVAL)
 	case err != nil:
 		s.fail(n, errnoOf(err))
-	case mode&unix.W_OK != 0 && nd == nil:
+	case mode&unix.W_OK != 0 && (nd == nil || nd.live):
 		s.fail(n, unix.EACCES)
 	case mode&unix.X_OK != 0 && st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		s.fail(n, unix.EACCES)

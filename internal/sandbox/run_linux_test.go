@@ -511,7 +511,7 @@ func TestDescriptorLimit(t *testing.T) {
 	for _, c := range []struct {
 		limit  string
 		lo, hi int
-	}{{"256", 186, 218}, {"1024", 800, 880}, {"4096", 800, 880}} {
+	}{{"256", 174, 206}, {"1024", 800, 880}, {"4096", 800, 880}} {
 		r := launch(t, "true")
 		r.Path = "/bin/sh"
 		r.Args = []string{"sh", "-c", `ulimit -Sn ` + c.limit + ` && exec "$0" front "" sh -c 'ulimit -n; "$0" client limit' "$0"`, self}

@@ -89,6 +89,8 @@ func (s *server) serve(n *notif) {
 		s.netlinkReceive(n, kind)
 	case callConnect:
 		s.netlinkConnect(n)
+	case callRead, callPread:
+		s.readLive(n, kind)
 	default: // dup2 and dup3 to a number of the program's choice: the copy is known by its inode
 		s.proceed(n)
 	}

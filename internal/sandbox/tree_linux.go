@@ -13,12 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// node is a device node of the tree.
+// node is a device node of the tree, or a live file.
 type node struct {
 	path         string // as in the program
 	major, minor uint32
 	dev          Device
 	parent       fileID // of the real directory that stands for its directory
+	live         bool   // a regular file: dev is a *live
 }
 
 // rdev is the device number as struct stat has it.
@@ -31,8 +32,8 @@ type tree struct {
 	fd  int    // of dir
 
 	mu    sync.RWMutex
-	nodes map[string]*node // by path
-	bases map[string]*node // by last component, for opens relative to a directory of the tree
+	nodes map[string]*node   // by path
+	bases map[string][]*node // by last component, for opens relative to a directory of the tree
 }
 
 func newTree(dir string) (*tree, error) {
@@ -41,7 +42,7 @@ func newTree(dir string) (*tree, error) {
 		return nil, fmt.Errorf("open the directory of the emulated tree, %s: %w", dir, err)
 	}
 	hold(dir)
-	return &tree{dir: dir, fd: fd, nodes: map[string]*node{}, bases: map[string]*node{}}, nil
+	return &tree{dir: dir, fd: fd, nodes: map[string]*node{}, bases: map[string][]*node{}}, nil
 }
 
 // real checks that a path given by the tree's builder is clean and below a prefix, and returns
@@ -119,18 +120,22 @@ func (t *tree) addSymlink(p, target string) error {
 }
 
 func (t *tree) addDevice(p string, major, minor uint32, d Device) error {
-	if err := t.addFile(p, ""); err != nil {
+	return t.addNode(&node{path: p, major: major, minor: minor, dev: d})
+}
+
+func (t *tree) addNode(n *node) error {
+	if err := t.addFile(n.path, ""); err != nil {
 		return err
 	}
-	n := &node{path: p, major: major, minor: minor, dev: d}
 	var err error
-	if n.parent, _, err = identify(unix.AT_FDCWD, filepath.Join(t.dir, filepath.Dir(p)), 0); err != nil {
+	if n.parent, _, err = identify(unix.AT_FDCWD, filepath.Join(t.dir, filepath.Dir(n.path)), 0); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.nodes[p] = n
-	t.bases[path.Base(p)] = n
+	base := path.Base(n.path)
+	t.nodes[n.path] = n
+	t.bases[base] = append(t.bases[base], n)
 	return nil
 }
 
@@ -141,30 +146,43 @@ func (t *tree) node(p []byte) *node {
 	return t.nodes[string(p)]
 }
 
-// relative returns the device node that path p, relative to descriptor dirfd of thread tid, leads to,
+// relative returns the node that path p, relative to descriptor dirfd of thread tid, leads to,
 // or nil. Everything else below an injected directory the kernel opens natively; a
-// device node is a plain file there.
+// node is a plain file there.
 func (t *tree) relative(tid int, dirfd int32, p []byte) *node {
+	base := baseName(p)
 	t.mu.RLock()
-	n := t.bases[string(baseName(p))]
+	named := t.bases[string(base)]
 	t.mu.RUnlock()
-	if n == nil || dirfd < 0 || len(baseName(p)) != len(p) {
+	if len(named) == 0 || dirfd < 0 {
 		return nil
 	}
-	if id, ok := fileAt(tid, int(dirfd)); !ok || id != n.parent {
-		return nil
+	dir, ok := fileAt(tid, int(dirfd))
+	if ok && len(base) != len(p) {
+		// Only where the tree is may a path be followed: anywhere else it could lead to a file system that waits for us.
+		if dir.dev != named[0].parent.dev {
+			return nil
+		}
+		var err error
+		dir, _, err = identify(unix.AT_FDCWD, fdPath(tid, int(dirfd))+"/"+string(p[:len(p)-len(base)]), 0)
+		ok = err == nil
 	}
-	return n
+	for _, n := range named {
+		if ok && n.parent == dir {
+			return n
+		}
+	}
+	return nil
 }
 
-// devices returns each Device once.
+// devices returns each Device once, but for live files, which are of no process.
 func (t *tree) devices() []Device {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var out []Device
 	seen := map[Device]bool{}
 	for _, n := range t.nodes {
-		if !seen[n.dev] {
+		if !n.live && !seen[n.dev] {
 			seen[n.dev] = true
 			out = append(out, n.dev)
 		}

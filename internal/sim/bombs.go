@@ -99,7 +99,7 @@ func (w *world) plantRemote(q *qpair, x *work, k bombKind) {
 		s := p.mem.regions[pick(w, regionLocal, regionSource)]
 		x.rkey, x.raddr = s.mr.RKey(), s.iova+uint64(w.rng.IntN(s.size-x.n)&^7)
 	case bombQPRights:
-		x.allowed = statuses(ring.StatusRemAccessErr, ring.StatusRemInvReqErr)
+		x.allowed = statuses(ring.StatusRemInvReqErr)
 	case bombForeign:
 		x.rkey = p.alien.RKey()
 		if x.isWord() {

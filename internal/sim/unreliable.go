@@ -172,7 +172,7 @@ func (w *world) newUnreliable(q *qpair) *work {
 			x.rkey ^= 1 << w.between(8, 31) // no error of anybody's: the message is dropped (9.9.3)
 			x.refused = true
 		}
-		x.refused = x.refused || x.n > 0 && !permits(q.peer.attr.AccessFlags, x.op)
+		x.refused = x.refused || !permits(q.peer.attr.AccessFlags, x.op)
 	}
 	if len(q.sends) == q.bombAt {
 		w.spoilUnreliable(x)

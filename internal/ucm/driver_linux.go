@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rnic/internal/cma"
+	"rnic/internal/pipewatch"
 	"rnic/internal/sandbox"
 )
 
@@ -40,10 +41,10 @@ type Forgetter interface{ Forget(*sandbox.File) }
 
 // Driver is the RDMA CM ABI of one run, as the sandbox's Device for its node.
 type Driver struct {
-	mgr  *cma.Manager
-	sup  Forgetter
-	cfg  Config
-	poll *poller
+	mgr   *cma.Manager
+	sup   Forgetter
+	cfg   Config
+	pipes *pipewatch.Watcher[*file] // for the programs' last close
 
 	closing chan struct{} // closed: calls that wait are not answered any more
 	waits   sync.WaitGroup
@@ -59,10 +60,8 @@ type Driver struct {
 func New(mgr *cma.Manager, sup Forgetter, cfg Config) (*Driver, error) {
 	d := &Driver{mgr: mgr, sup: sup, cfg: cfg, closing: make(chan struct{}), ids: map[uint32]*id{}, groups: map[uint32]*member{}, files: map[*file]struct{}{}}
 	var err error
-	if d.poll, err = newPoller(d.hungUp); err != nil {
-		return nil, fmt.Errorf("watching files of the connection manager: %w", err)
-	}
-	return d, nil
+	d.pipes, err = pipewatch.New(func(_ int32, f *file, _ bool) { d.hungUp(f) })
+	return d, err
 }
 
 // AddTo adds the node and what clients read below /sys.
@@ -80,7 +79,7 @@ func (d *Driver) AddTo(t Tree) error {
 func (d *Driver) Close() error {
 	close(d.closing)
 	d.waits.Wait()
-	d.poll.close()
+	d.pipes.Close()
 	d.mu.Lock()
 	var all []*file
 	for f := range d.files {
@@ -113,8 +112,8 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	if err == nil {
 		f.mu.Lock()
 		f.sandbox = sf
+		err = d.pipes.Add(f.w, f, false, func(id int32) { f.watch = id })
 		f.mu.Unlock()
-		err = d.poll.add(f)
 	}
 	unix.Close(readEnd)
 	if err != nil {

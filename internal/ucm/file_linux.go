@@ -19,7 +19,7 @@ type file struct {
 	mu      sync.Mutex
 	sandbox *sandbox.File
 	w       int   // write end of the pipe, -1: closed
-	watch   int32 // its number in the poller, 0: none
+	watch   int32 // its number among the pipes that are watched, 0: none
 	token   bool
 	queue   []event
 	more    chan struct{} // closed, and made anew, when an event comes or the file ends
@@ -55,7 +55,7 @@ func (f *file) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.w >= 0 {
-		f.drv.poll.remove(f)
+		f.drv.pipes.Remove(f.watch)
 		unix.Close(f.w)
 		f.w = -1
 		close(f.more)
@@ -141,86 +141,6 @@ func (f *file) drop(match func(*event) bool) (out []event) {
 	f.queue = kept
 	f.level()
 	return out
-}
-
-// poller watches the write ends for the programs' last close.
-type poller struct {
-	epoll, stop int
-	gone        func(*file)
-	done        chan struct{}
-
-	mu    sync.Mutex
-	last  int32
-	files map[int32]*file // by numbers that are not used again soon: a descriptor's may be another file's by the time of an event
-}
-
-func newPoller(gone func(*file)) (*poller, error) {
-	p := &poller{gone: gone, done: make(chan struct{}), files: map[int32]*file{}}
-	var err error
-	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, err
-	}
-	if p.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		unix.Close(p.epoll)
-		return nil, err
-	}
-	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
-	if err != nil {
-		unix.Close(p.epoll)
-		unix.Close(p.stop)
-		return nil, err
-	}
-	go p.run()
-	return p, nil
-}
-
-// add watches a file; EPOLLERR, which is always watched for, is the end of its readers.
-func (p *poller) add(f *file) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.last = max(p.last+1, 1); p.files[p.last] != nil; {
-		p.last = max(p.last+1, 1)
-	}
-	f.watch = p.last
-	p.files[f.watch] = f
-	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, f.w, &unix.EpollEvent{Fd: f.watch})
-}
-
-// remove forgets a file, whose write end is about to be closed.
-func (p *poller) remove(f *file) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.files, f.watch)
-	_ = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, f.w, nil)
-}
-
-func (p *poller) run() {
-	defer close(p.done)
-	var evs [16]unix.EpollEvent
-	for {
-		n, err := unix.EpollWait(p.epoll, evs[:], -1)
-		if err != nil && err != unix.EINTR {
-			return
-		}
-		for _, e := range evs[:max(n, 0)] {
-			if e.Fd < 0 {
-				return
-			}
-			p.mu.Lock()
-			f := p.files[e.Fd]
-			p.mu.Unlock()
-			if f != nil {
-				p.gone(f)
-			}
-		}
-	}
-}
-
-func (p *poller) close() {
-	unix.Write(p.stop, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	<-p.done
-	unix.Close(p.epoll)
-	unix.Close(p.stop)
 }
 
 // patience is how often a call that waits looks whether its thread has a signal to handle.

@@ -51,17 +51,18 @@ type Programs interface {
 	SizeLimit(sandbox.Call) (uint64, error)
 }
 
-// ownPrograms are those of this process's own sandbox.
-type ownPrograms struct{ spaces map[int]*dma.Process }
+// ownPrograms are those of this process's own sandbox, by process. That all regions of one have one memory lets the NIC batch their
+// transfers.
+type ownPrograms map[int]*dma.Process
 
 func (p ownPrograms) SizeLimit(sys sandbox.Call) (uint64, error) { return shm.SizeLimit(sys.PID()) }
 
 func (p ownPrograms) Space(sys sandbox.Call) (*dma.Process, error) {
 	pid := sys.PID()
-	s := p.spaces[pid]
+	s := p[pid]
 	if s == nil {
 		s = dma.NewProcess(pid)
-		p.spaces[pid] = s
+		p[pid] = s
 	}
 	return s, nil
 }
@@ -83,8 +84,8 @@ type Driver struct {
 
 	mu       sync.Mutex // held by every command, and by cleanup
 	contexts map[*verbsContext]struct{}
-	spaces   map[int]*dma.Process // by process, of ownPrograms: one for all its regions lets the NIC batch their transfers
-	noHook   func()               // ends the calls of the device at changes of the port
+	own      ownPrograms // nil with cfg.Programs
+	noHook   func()      // ends the calls of the device at changes of the port
 	tally    tally
 	pedant   pedant
 }
@@ -102,9 +103,10 @@ func New(dev *device.Device, sup Forgetter, cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{dev: dev, cfg: cfg, tracer: newTracer(cfg.Trace), pump: p,
-		contexts: map[*verbsContext]struct{}{}, spaces: map[int]*dma.Process{}, noHook: func() {}}
+		contexts: map[*verbsContext]struct{}{}, noHook: func() {}}
 	if cfg.Programs == nil {
-		d.cfg.Programs = ownPrograms{d.spaces}
+		d.own = ownPrograms{}
+		d.cfg.Programs = d.own
 	}
 	d.describe()
 	if d.journal = newJournal(cfg.Watch); d.journal != nil {
@@ -359,7 +361,7 @@ func (d *Driver) MemoryGone(pid int) {
 	}
 	d.tracer.note(pid, fmt.Sprintf("memory gone, with %d regions", n))
 	d.journal.memoryGone(pid, n)
-	delete(d.spaces, pid)
+	delete(d.own, pid)
 }
 
 // Contexts is the number of open devices, and Objects that of the objects in them.

@@ -9,6 +9,7 @@ import (
 
 	"rnic/internal/device"
 	"rnic/internal/nic"
+	"rnic/internal/pipewatch"
 	"rnic/internal/sandbox"
 )
 
@@ -200,13 +201,7 @@ func (c *channel) close() {
 // channel whose program's end is closed.
 type pump struct {
 	sup   Forgetter
-	epoll int
-	stop  int // eventfd
-	done  chan struct{}
-
-	mu       sync.Mutex
-	channels map[int32]pumped
-	last     int32
+	pipes *pipewatch.Watcher[pumped]
 }
 
 type pumped struct {
@@ -214,100 +209,52 @@ type pumped struct {
 	file *sandbox.File
 }
 
-func newPump(sup Forgetter) (*pump, error) {
-	p := &pump{sup: sup, done: make(chan struct{}), channels: map[int32]pumped{}}
-	var err error
-	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("preparing event channels: %w", err)
-	}
-	if p.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
-		err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, p.stop, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: -1})
-	}
-	if err != nil {
-		unix.Close(p.epoll)
-		return nil, fmt.Errorf("preparing event channels: %w", err)
-	}
-	go p.run()
-	return p, nil
+func newPump(sup Forgetter) (p *pump, err error) {
+	p = &pump{sup: sup}
+	p.pipes, err = pipewatch.New(p.happened)
+	return p, err
 }
 
 // add watches a channel whose program's end is injected as file.
 func (p *pump) add(c *channel, file *sandbox.File) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for {
-		p.last = max(p.last+1, 1)
-		if _, used := p.channels[p.last]; !used {
-			break
-		}
-	}
-	c.id = p.last
-	p.channels[c.id] = pumped{c, file}
-	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, c.fd, &unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLET, Fd: c.id})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.pipes.Add(c.fd, pumped{c, file}, true, func(id int32) { c.id = id })
 }
 
 // remove closes a channel and forgets it.
 func (p *pump) remove(c *channel) *sandbox.File {
-	p.mu.Lock()
-	f := p.channels[c.id].file
-	delete(p.channels, c.id)
-	p.mu.Unlock()
+	c.mu.Lock()
+	w, _ := p.pipes.Remove(c.id)
+	c.mu.Unlock()
 	c.close()
-	return f
+	return w.file
 }
 
-func (p *pump) run() {
-	defer close(p.done)
-	var ready [32]unix.EpollEvent
-	for {
-		n, err := unix.EpollWait(p.epoll, ready[:], -1)
-		if err != nil && err != unix.EINTR {
-			return
+func (p *pump) happened(_ int32, w pumped, gone bool) {
+	if gone {
+		if f := p.remove(w.c); f != nil {
+			p.sup.Forget(f)
 		}
-		for _, e := range ready[:max(n, 0)] {
-			if e.Fd < 0 {
-				return
-			}
-			p.mu.Lock()
-			w := p.channels[e.Fd]
-			p.mu.Unlock()
-			if w.c == nil {
-				continue
-			}
-			if e.Events&unix.EPOLLERR != 0 { // no reader left
-				if f := p.remove(w.c); f != nil {
-					p.sup.Forget(f)
-				}
-				continue
-			}
-			w.c.mu.Lock()
-			if w.c.fd >= 0 {
-				w.c.flush()
-			}
-			w.c.mu.Unlock()
-		}
+		return
+	}
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if w.c.fd >= 0 {
+		w.c.flush()
 	}
 }
 
 func (p *pump) close() {
-	one := [8]byte{1}
-	_, _ = unix.Write(p.stop, one[:])
-	<-p.done
-	p.mu.Lock()
-	for id, w := range p.channels {
+	p.pipes.Close()
+	for _, w := range p.pipes.Items() {
 		w.c.close()
-		delete(p.channels, id)
 	}
-	p.mu.Unlock()
-	unix.Close(p.epoll)
-	unix.Close(p.stop)
 }
 
 // asyncOf lists the channels of asynchronous events of a context.
 func (p *pump) asyncOf(ctx *verbsContext) (found []*channel) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, w := range p.channels {
+	for _, w := range p.pipes.Items() {
 		if w.c.ctx == ctx && w.c.size == sizeAsyncEvent {
 			found = append(found, w.c)
 		}

@@ -92,7 +92,7 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
 		Resources: d.netlinkResources,
-		Counters:  func(uint32) []rdmanl.Counter { return append(netlinkCounters(d.dev.Stats()), healthCounters(d.dev.Health())...) },
+		Counters:  func(uint32) []rdmanl.Counter { return hwCounters(d.dev.Readings()) },
 	}
 }
 
@@ -143,51 +143,4 @@ func netlinkResources(r device.Resources) (out rdmanl.Resources) {
 		out.SRQs = append(out.SRQs, x)
 	}
 	return out
-}
-
-// netlinkCounters are the NIC's counters. Those that Linux's Soft-RoCE has too have its names
-// (drivers/infiniband/sw/rxe/rxe_hw_counters.c).
-func netlinkCounters(s nic.Stats) []rdmanl.Counter {
-	return []rdmanl.Counter{
-		{Name: "sent_pkts", Value: s.TxPackets},
-		{Name: "rcvd_pkts", Value: s.RxPackets},
-		{Name: "duplicate_request", Value: s.Duplicates},
-		{Name: "out_of_seq_request", Value: s.SeqNAKsSent},
-		{Name: "rcvd_rnr_err", Value: s.RNRNAKsReceived},
-		{Name: "send_rnr_err", Value: s.RNRNAKsSent},
-		{Name: "rcvd_seq_err", Value: s.SeqNAKsReceived},
-		{Name: "sent_bytes", Value: s.TxBytes},
-		{Name: "rcvd_bytes", Value: s.RxBytes},
-		{Name: "resent_pkts", Value: s.RetransmittedPackets},
-		{Name: "ack_timeouts", Value: s.Timeouts},
-		{Name: "early_resends", Value: s.EarlyResends},
-		{Name: "access_naks_sent", Value: s.AccessNAKsSent},
-		{Name: "other_naks_sent", Value: s.OtherNAKsSent},
-		{Name: "naks_rcvd", Value: s.NAKsRecvd},
-		{Name: "bad_pkts", Value: s.BadPackets},
-		{Name: "bad_pkey", Value: s.BadPKey},
-		{Name: "bad_qkey", Value: s.BadQKey},
-		{Name: "ud_dropped", Value: s.UDDropped},
-		{Name: "uc_lost", Value: s.UCLost},
-		{Name: "uc_dropped", Value: s.UCDropped},
-		{Name: "completions", Value: s.Completions},
-		{Name: "error_completions", Value: s.ErrorCompletions},
-		{Name: "cq_overflows", Value: s.CQOverflows},
-		{Name: "migrations", Value: s.Migrations},
-		{Name: "ecn_marked", Value: s.ECNMarked},
-		{Name: "cnp_sent", Value: s.CNPsSent},
-		{Name: "cnp_rcvd", Value: s.CNPsReceived},
-	}
-}
-
-// healthCounters are what the NIC has found wrong with itself.
-func healthCounters(h device.Health) []rdmanl.Counter {
-	return []rdmanl.Counter{
-		{Name: "units_replaced", Value: h.Replaced},
-		{Name: "units_stuck", Value: h.Stuck},
-		{Name: "qps_stalled", Value: h.Stalled},
-		{Name: "retry_storms", Value: h.Repeats},
-		{Name: "rnr_storms", Value: h.NotReady},
-		{Name: "leaked_objects", Value: h.Leaked},
-	}
 }

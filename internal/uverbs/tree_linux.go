@@ -23,6 +23,7 @@ const (
 type Tree interface {
 	AddDir(path string) error
 	AddFile(path, content string) error
+	AddLive(path string, read func() (string, error)) error
 	AddSymlink(path, target string) error
 	AddDevice(path string, major, minor uint32, d sandbox.Device) error
 }
@@ -109,6 +110,7 @@ func (b *treeBuilder) portFiles(d *Driver, dir string) {
 	b.file(dir+"/sm_lid", "0x0")
 	b.file(dir+"/sm_sl", "0")
 	b.file(dir+"/pkeys/0", "0xffff")
+	b.counterFiles(d, dir)
 }
 
 // portStateFiles are those that change with the network: of the state, and of the GID table.

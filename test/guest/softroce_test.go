@@ -166,11 +166,17 @@ func TestSoftRoCELoopback(t *testing.T) {
 // buildRnic builds the binary under test.
 func buildRnic(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "rnic")
-	cmd := exec.Command("go", "build", "-o", path, "rnic/cmd/rnic")
+	return buildCommand(t, "rnic/cmd/rnic")
+}
+
+// buildCommand builds a command of this module.
+func buildCommand(t *testing.T, pkg string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	cmd := exec.Command("go", "build", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building rnic: %v\n%s", err, out)
+		t.Fatalf("building %s: %v\n%s", pkg, err, out)
 	}
 	return path
 }

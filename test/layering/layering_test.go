@@ -46,14 +46,16 @@ var mayImport = map[string][]string{
 	"internal/netdev": {},
 	"internal/device": {"internal/nic", "internal/ibcm", "internal/ring", "internal/hostmem", "internal/dma",
 		"internal/shm", "internal/engine", "internal/link", "internal/fault", "internal/netdev", "internal/roce"},
-	"internal/sandbox": {"internal/shm"},
-	"internal/join":    {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
-	"internal/rdmanl":  {},
-	"internal/doctor":  {"internal/netdev", "internal/roce"},
+	"internal/sandbox":   {"internal/shm"},
+	"internal/join":      {"internal/sandbox", "internal/dma", "internal/hostmem", "internal/shm"},
+	"internal/rdmanl":    {},
+	"internal/pipewatch": {},
+	"internal/doctor":    {"internal/netdev", "internal/roce"},
+	"internal/control":   {},
 	"internal/uverbs": append([]string{"internal/device", "internal/sandbox", "internal/ring", "internal/dma",
-		"internal/shm", "internal/rdmanl"}, vocabulary...),
+		"internal/shm", "internal/rdmanl", "internal/pipewatch"}, vocabulary...),
 	"internal/cma": {"verbs", "internal/device", "internal/ibcm", "internal/nic", "internal/roce"},
-	"internal/ucm": {"internal/cma", "internal/ibcm", "internal/device", "internal/sandbox", "internal/nic", "internal/roce"},
+	"internal/ucm": {"internal/cma", "internal/ibcm", "internal/device", "internal/sandbox", "internal/pipewatch", "internal/nic", "internal/roce"},
 }
 
 // vocabulary is what front ends need to speak of a device's objects: attributes, states, addresses, and

@@ -2,9 +2,6 @@ package stock
 
 import (
 	_ "embed"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -17,23 +14,6 @@ var (
 	//go:embed testdata/ece.txt
 	eceAnswers string
 )
-
-// compiled builds a C program of testdata where an ordinary user can execute it.
-func compiled(t *testing.T, name string, libraries ...string) string {
-	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("gcc is missing: apt-get install gcc libc6-dev")
-	}
-	if _, err := os.Stat("/usr/include/rdma/rdma_cma.h"); err != nil {
-		t.Skip("librdmacm is missing: apt-get install librdmacm-dev")
-	}
-	bin := filepath.Join(filepath.Dir(rnic(t)), name)
-	if out, err := exec.Command(gcc, append([]string{"-O1", "-Wall", "-Werror", "-o", bin, "testdata/" + name + ".c"}, libraries...)...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	return bin
-}
 
 // The user ABI of the connection manager (rdma/rdma_user_cm.h) answers as the kernel does with a RoCE device: addresses of InfiniBand and the port space
 // of InfiniBand, lengths of addresses, enhanced connection establishment.

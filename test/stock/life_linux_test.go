@@ -3,7 +3,6 @@ package stock
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -14,21 +13,7 @@ import (
 // life builds testdata/life.c, a verbs program that does what programs do in their lives.
 func life(t *testing.T) string {
 	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("gcc is missing: apt-get install gcc libc6-dev")
-	}
-	if _, err := os.Stat("/usr/include/infiniband/verbs.h"); err != nil {
-		t.Skip("libibverbs is missing: apt-get install libibverbs-dev ibverbs-providers")
-	}
-	bin := filepath.Join(filepath.Dir(rnic(t)), "life")
-	if _, err := os.Stat(bin); err == nil {
-		return bin
-	}
-	if out, err := exec.Command(gcc, "-O1", "-Wall", "-o", bin, "testdata/life.c", "-libverbs").CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	return bin
+	return compiled(t, "life", "-libverbs")
 }
 
 // A program may fork while its memory is registered and transfers go on, by all the ways that libibverbs has for it, and

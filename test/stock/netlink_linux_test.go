@@ -205,6 +205,9 @@ func TestRDMAToolCounts(t *testing.T) {
 	if v, _ := c["sent_pkts"].(float64); v < 400 || c["rcvd_pkts"] != c["sent_pkts"] {
 		t.Errorf("%v packets sent, %v received", c["sent_pkts"], c["rcvd_pkts"])
 	}
+	if c["rdma_sends"] != 200.0 || c["rdma_recvs"] != 200.0 {
+		t.Errorf("%v sends, %v receives, want 200 each", c["rdma_sends"], c["rdma_recvs"])
+	}
 	if v, _ := c["completions"].(float64); v != 400 || c["error_completions"] != 0.0 {
 		t.Errorf("%v completions, of them errors %v", c["completions"], c["error_completions"])
 	}

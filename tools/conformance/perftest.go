@@ -164,6 +164,8 @@ func (t *tool) single(options string) testCase {
 			}
 			return nil
 		}
+	case strings.HasPrefix(options, "-W "):
+		c.check = all(measured(n), clientShows(`hw_counters/sent_pkts=[1-9]`, `hw_counters/rcvd_pkts=[1-9]`))
 	case strings.HasPrefix(options, "--output="):
 		c.check = clientShows(`(?m)^ *[\d.]+ *$`)
 	case options == "--run_infinitely":
