@@ -21,12 +21,13 @@ import (
 )
 
 // Words that make this binary one side of a move of a virtual machine: it runs QEMU and tells it what to do. After them comes the URI that QEMU
-// listens to or moves to, and words among withPinAll.
+// listens to or moves to, and options.
 const (
 	movesFrom = "qemu-source"
 	movesTo   = "qemu-destination"
 
-	withPinAll = "rdma-pin-all"
+	withPinAll      = "rdma-pin-all"
+	destinationDies = "destination-dies" // QEMU at the destination is killed while the guest is moved, which goes on where it was
 )
 
 // Files in the runner's directory, and the guest's memory in mebibytes: what the kernel needs to boot, and no more.
@@ -63,6 +64,12 @@ func qemuCases() (cases []testCase) {
 		add(name+"/two_runs_joined", joined, addrHere, option)
 		add(name+"/two_NICs", twoNICs, serverAddress, option)
 		add(name+"/loss", twoNICs, serverAddress, option, "--fault", "drop=1%,seed=5")
+	}
+	add("destination_dies/two_runs_joined", joined, addrHere, destinationDies)
+	add("destination_dies/two_NICs", twoNICs, serverAddress, destinationDies)
+	for i := range cases[len(cases)-2:] {
+		c := &cases[len(cases)-2+i]
+		c.server, c.check = append(c.server, destinationDies), all(clientShows(`RDMA Device opened: kernel name rxe0`, `not moved`), stayed)
 	}
 	return cases
 }
@@ -116,14 +123,28 @@ func oneCount(before, after string) error {
 	if n := counted(after); n < rounds {
 		return fmt.Errorf("the guest counted %d rounds only when it had been moved: %s", n, tail(after))
 	}
-	lines := strings.Split(strings.ReplaceAll(before+after, "\r", ""), "\n")
+	return counts(before + after)
+}
+
+// stayed checks that the source's guest goes on.
+func stayed(o *outcome) error {
+	console, err := os.ReadFile(filepath.Join(o.scratch, sourceConsole))
+	if err != nil {
+		return err
+	}
+	return counts(string(console))
+}
+
+// counts checks that a console shows one count from 0 on.
+func counts(console string) error {
+	lines := strings.Split(strings.ReplaceAll(console, "\r", ""), "\n")
 	first := slices.Index(lines, "round 0")
 	if first < 0 {
-		return fmt.Errorf("the guest did not begin to count: %s", tail(before))
+		return fmt.Errorf("the guest did not begin to count: %s", tail(console))
 	}
 	for n, line := range lines[first : len(lines)-1] { // the last may not be whole
 		if line != fmt.Sprintf("round %d", n) {
-			return fmt.Errorf("the guest says %q in place of round %d: %s, and moved: %s", line, n, tail(before), tail(after))
+			return fmt.Errorf("the guest says %q in place of round %d: %s", line, n, tail(console))
 		}
 	}
 	return nil
@@ -166,11 +187,47 @@ func runQEMU(role string, args []string) error {
 	if err != nil {
 		return err
 	}
-	err = q.await(rounds)
-	if err == nil && role == movesFrom {
-		err = q.move(uri, slices.Contains(options, withPinAll))
+	pinAll, dies := slices.Contains(options, withPinAll), slices.Contains(options, destinationDies)
+	switch {
+	case role == movesTo && dies:
+		return q.dieWhileMoving()
+	case role == movesTo:
+		err = q.await(rounds)
+	case dies:
+		err = errors.Join(q.await(rounds), q.stay(uri))
+	default:
+		err = errors.Join(q.await(rounds), q.move(uri, pinAll, fast))
 	}
 	return errors.Join(err, q.end())
+}
+
+// dieWhileMoving waits until the guest's memory comes, and kills QEMU.
+func (q *qemuSide) dieWhileMoving() error {
+	for m := (migration{}); m.Status != "active"; time.Sleep(50 * time.Millisecond) {
+		if err := q.do("query-migrate", nil, &m); err != nil {
+			return err
+		}
+	}
+	time.Sleep(time.Second)
+	if err := q.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	q.cmd.Wait()
+	return nil
+}
+
+// stay moves the guest away so slowly that it is not gone when the destination dies, and waits until it goes on.
+func (q *qemuSide) stay(uri string) error {
+	err := q.move(uri, false, slow)
+	if !errors.Is(err, errNotMoved) {
+		return fmt.Errorf("the destination was to die, and: %w", err)
+	}
+	fmt.Println(err)
+	text, err := os.ReadFile(q.console)
+	if err != nil {
+		return err
+	}
+	return q.await(counted(string(text)) + rounds)
 }
 
 // startQEMU starts QEMU and greets its monitor. What QEMU and its RDMA write goes to the outputs of this process.
@@ -266,11 +323,23 @@ type migration struct {
 	RAM       struct{ Transferred int }
 }
 
-// move moves the guest away. It stops for as long as it takes on a slow machine, where it would change memory faster than that is moved.
-func (q *qemuSide) move(uri string, pinAll bool) error {
+// Paces of a move in bytes a second.
+const (
+	fast = 1 << 30
+	slow = 2 << 20
+)
+
+var errNotMoved = errors.New("the guest is not moved")
+
+// move moves the guest away, fast or slow. Fast, it stops for as long as it takes on a slow machine, where it would change memory faster than that is moved.
+func (q *qemuSide) move(uri string, pinAll bool, bandwidth int) error {
+	downtime := 30_000 // ms that the guest may stand still
+	if bandwidth == slow {
+		downtime = 10 // so that it does not come to that
+	}
 	capability := map[string]any{"capability": withPinAll, "state": pinAll}
 	err := errors.Join(q.do("migrate-set-capabilities", map[string]any{"capabilities": []any{capability}}, nil),
-		q.do("migrate-set-parameters", map[string]any{"downtime-limit": 30000, "max-bandwidth": 1 << 30}, nil),
+		q.do("migrate-set-parameters", map[string]any{"downtime-limit": downtime, "max-bandwidth": bandwidth}, nil),
 		q.do("migrate", map[string]any{"uri": uri}, nil))
 	if err != nil {
 		return err
@@ -285,7 +354,7 @@ func (q *qemuSide) move(uri string, pinAll bool) error {
 			fmt.Printf("moved: %d bytes of memory in %d ms\n", m.RAM.Transferred, m.TotalTime)
 			return nil
 		case "failed":
-			return fmt.Errorf("QEMU could not move the guest: %s", m.ErrorDesc)
+			return fmt.Errorf("%w: QEMU says %q", errNotMoved, m.ErrorDesc)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
