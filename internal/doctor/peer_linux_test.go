@@ -394,7 +394,7 @@ func bring(t *testing.T, h *netlink.Handle, name, addr string) netlink.Link {
 // blackhole drops UDP to port 4791 in the namespace, by a rule ahead of the table of local addresses.
 func blackhole(t *testing.T, ns int) {
 	t.Helper()
-	for _, args := range []string{"rule add pref 10 lookup local", "rule del pref 0", "rule add pref 5 ipproto udp dport 4791 blackhole"} {
+	for _, args := range []string{"rule add pref 10 lookup local", "rule del pref 0", "rule add pref 5 ipproto 17 dport 4791 blackhole"} {
 		cmd := exec.Command("nsenter", append([]string{fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), ns), "ip"}, strings.Fields(args)...)...)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("ip %s: %v: %s", args, err, out)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -274,6 +275,12 @@ func TestStreamsPass(t *testing.T) {
 }
 
 func TestSignalsPass(t *testing.T) {
+	// What started the tests may ignore some (nohup, a shell's background): programs below would too, and wait for ever.
+	for _, sig := range []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	r := launch(t, "client", "signals")
 	r.Stdout = nil
 	pipe, err := r.StdoutPipe()
