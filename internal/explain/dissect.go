@@ -41,6 +41,7 @@ type Packet struct {
 
 	delta uint32 // of a bad ICRC: what it differs by, moved back to the end of the UDP header
 	ip    []byte // its headers up to the BTH
+	whole []byte // from the BTH on, as far as it is captured
 }
 
 // Vantage is the place where a packet was seen: an interface and a direction.
@@ -280,7 +281,7 @@ func transport(b []byte, length int, p *Packet) bool {
 	if len(b) < roce.BTHSize || length < roce.BTHSize+roce.ICRCSize {
 		return false
 	}
-	p.BTH = roce.BTH(b[:roce.BTHSize])
+	p.BTH, p.whole = roce.BTH(b[:roce.BTHSize]), b
 	p.Op = p.BTH.Opcode()
 	if p.BTH.TVer() != 0 {
 		p.Malformed = true

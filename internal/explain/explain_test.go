@@ -382,7 +382,7 @@ func TestShortSegments(t *testing.T) {
 func TestUnreliableOutOfOrder(t *testing.T) {
 	var f flow
 	for i, psn := range []roce.PSN{0xfffffe, 0xffffff, 1, 0, 2, 2, 3, 1, 4, 6} {
-		p := Packet{Number: i + 1, BTH: make(roce.BTH, roce.BTHSize)}
+		p := Packet{Number: i + 1, BTH: make(roce.BTH, roce.BTHSize), Info: roce.UCSendOnly.Info()}
 		p.BTH.Encode(&roce.BTHFields{PSN: psn})
 		f.unreliable(&p)
 	}

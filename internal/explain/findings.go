@@ -148,16 +148,24 @@ func (a *Analyzer) ofFlow(r *Report, f *flow) {
 		r.add(x)
 	}
 	a.integrity(f, add)
+	f.settle(f, f.next)
 	switch f.key.transport {
 	case roce.TransportUC:
 		a.unreliableLoss(f, add)
+		a.outOfOrder(f, add)
+		a.silent(f, add)
 	case roce.TransportRC, roce.TransportXRC:
 		a.refusals(f, add)
-		a.lost(r, f, add)
+		a.outOfOrder(f, add)
+		a.lost(f, add)
 		a.unanswered(f, add)
+		a.silent(f, add)
 		a.notReady(f, add)
 		a.mtu(f, add)
 	}
+	a.answersOnly(f, add)
+	a.notCopies(f, add)
+	a.sameNumber(f, add)
 	a.rest(f, add)
 }
 
@@ -288,34 +296,13 @@ func (a *Analyzer) invalidRequest(f *flow, x *refusal, at refs, target string, a
 }
 
 // lost are packets that NAKs tell of, and responses that are missing.
-func (a *Analyzer) lost(r *Report, f *flow, add adder) {
-	if f.seqNAKs.count > 0 {
-		var parts []string
-		at := refs{count: f.seqNAKs.count}
-		failed := false
-		for i := range f.losses {
-			l := &f.losses[i]
-			at.list = append(at.list, l.sent.n, l.nak.n, l.again.n)
-			failed = failed || l.again.n == 0
-			if i < 4 {
-				parts = append(parts, l.text())
-			}
-		}
-		at.list = slices.DeleteFunc(at.list, func(n int) bool { return n == 0 })
-		text := fmt.Sprintf("%s lost on the way to the responder, which asked for it with a NAK (PSN sequence error). ", plural(f.lost, "packet"))
-		if f.lost > 1 {
-			text = fmt.Sprintf("%s lost on the way to the responder, which asked for them with NAKs (PSN sequence error). ", plural(f.lost, "packet"))
-		}
-		text += strings.Join(parts, " ")
-		if f.lost > len(parts) {
-			text += fmt.Sprintf(" And %d more.", f.lost-len(parts))
-		}
-		severity := Warning
-		if failed && f.rounds.count == 0 {
-			severity = Failure
-			text += " It was not sent again in this capture."
-		}
-		add(CodeLost, severity, &at, text, "Look for drops in switches (no lossless class, no ECN), in the receiver's NIC or socket, and for bad cables.")
+func (a *Analyzer) lost(f *flow, add adder) {
+	if list := f.lostOnes(); len(list) > 0 {
+		a.lostRequests(f, list, add)
+	}
+	if f.lateReads.count > 0 {
+		add(CodeReordered, Warning, &f.lateReads, fmt.Sprintf("Responses of READs were overtaken by later ones on the way, not lost: PSN %s. Requesters take them in their order only, and ask for them again.", psns(f.lateReads.psns, f.lateReads.count)),
+			"Packets of one connection take several ways: look for links or switches that spread single packets.")
 	}
 	if f.lostRead.count > 0 {
 		add(CodeReadLost, Warning, &f.lostRead, fmt.Sprintf("Responses of READs are missing at this point: PSN %s. The requester asks for them again.", psns(f.lostRead.psns, f.lostRead.count)),
@@ -340,6 +327,45 @@ func (a *Analyzer) lost(r *Report, f *flow, add adder) {
 		}
 		add(CodeNotCaptured, severity, &at, text+".", "")
 	}
+}
+
+// lostRequests are the packets that NAKs tell of.
+func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
+	var parts []string
+	lost := f.lost - (len(f.losses) - len(list))
+	at := refs{count: lost}
+	failed, behind := false, false
+	for i := range list {
+		l := &list[i]
+		at.list = append(at.list, l.sent.n, l.nak.n, l.again.n)
+		failed = failed || l.again.n == 0
+		behind = behind || l.sent.n != 0
+		if i < 4 {
+			parts = append(parts, l.text())
+		}
+	}
+	at.list = slices.DeleteFunc(at.list, func(n int) bool { return n == 0 })
+	them := "it with a NAK"
+	if lost > 1 {
+		them = "them with NAKs"
+	}
+	text := fmt.Sprintf("%s lost on the way to the responder, which asked for %s (PSN sequence error). ", plural(lost, "packet"), them) + strings.Join(parts, " ")
+	if lost > len(parts) {
+		text += fmt.Sprintf(" And %d more.", lost-len(parts))
+	}
+	severity := Warning
+	if failed && f.rounds.count == 0 && f.requests > 0 {
+		severity = Failure
+		text += " It was not sent again in this capture."
+	}
+	if f.requests == 0 {
+		text += " The requests are not in this capture."
+	}
+	advice := "Look for drops in switches (no lossless class, no ECN), in the receiver's NIC or socket, and for bad cables."
+	if behind {
+		advice += " If packets may take several ways, capture at the responder too: there it shows whether they were lost or only overtaken."
+	}
+	add(CodeLost, severity, &at, text, advice)
 }
 
 func (l *loss) text() string {
@@ -372,6 +398,9 @@ func (l *loss) text() string {
 // unanswered are requests that were sent again because nothing came back.
 func (a *Analyzer) unanswered(f *flow, add adder) {
 	back := a.seen[addrs{f.key.dst, f.key.src}]
+	if !back && f.requests > 0 && a.oneWay(f, add) {
+		return
+	}
 	if len(f.silences) > 0 {
 		at := refs{}
 		var parts []string
@@ -476,10 +505,6 @@ func (a *Analyzer) rest(f *flow, add adder) {
 		}
 		add(CodeCongestion, Info, at, fmt.Sprintf("The network is congested: %s marked with ECN, and %s (CNP) to this queue pair, whose sender slows down.",
 			plural(f.marked.count, "packet"), plural(f.notified.count, "congestion notification")), "")
-	}
-	rc := f.key.transport == roce.TransportRC || f.key.transport == roce.TransportXRC
-	if rc && f.requests > 1 && !a.seen[addrs{f.key.dst, f.key.src}] && f.quiet.tries == 0 {
-		add(CodeOneDirection, Info, &refs{list: []int{f.first.n}, count: f.requests}, fmt.Sprintf("The capture has no packet from %s to %s: answers are not in it, so that less can be said.", f.key.dst, f.key.src), "Capture where both directions pass.")
 	}
 	var texts []string
 	for t := range f.comments {

@@ -3,6 +3,7 @@ package explain
 import (
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"rnic/internal/roce"
 )
@@ -10,9 +11,18 @@ import (
 // flow is what goes to one queue pair from one address: one direction of a connection.
 type flow struct {
 	key     flowKey
-	vantage Vantage // where it was seen first; what is seen elsewhere are copies
+	vantage Vantage // where it is seen; what is seen elsewhere are copies
+	strange int     // packets seen elsewhere, in a row, of which no copy was seen here
+	moved   bool    // to another vantage, just now
 	peer    *flow   // the other direction, once it is known
 	cm      *dialogue
+	again   bool  // the queue pair number, or the PSNs, were another connection's before
+	ended   bool  // another connection has taken its place
+	absent  *flow // the requests that its packets answer, if they are not in the capture
+
+	prints     []print // of the latest packets
+	idents     idents
+	copiedHere refs
 
 	packets, copies, payload int
 	first, last              ref
@@ -33,10 +43,12 @@ type flow struct {
 	comments                 map[string]*refs
 
 	requester
-	readNext roce.PSN // responses: the next, within one READ
-	inRead   bool
-	lostRead refs // responses that are missing here
-	answers  int  // packets that answer requests
+	readNext  roce.PSN // responses: the next, within one READ
+	inRead    bool
+	readGaps  []readGap
+	lostRead  refs // responses that are missing here
+	lateReads refs // and that were overtaken
+	answers   int  // packets that answer requests
 }
 
 type flowKey struct {
@@ -59,6 +71,17 @@ type refs struct {
 	list  []int
 	psns  []roce.PSN
 	last  ref
+}
+
+// forget takes a packet out again.
+func (r *refs) forget(n int) {
+	r.count--
+	if i := slices.Index(r.list, n); i >= 0 {
+		r.list = slices.Delete(r.list, i, i+1)
+		if i < len(r.psns) {
+			r.psns = slices.Delete(r.psns, i, i+1)
+		}
+	}
 }
 
 const keptRefs = 8
@@ -92,10 +115,20 @@ type requester struct {
 
 	acked   roce.PSN // behind what was acknowledged
 	ackSeen bool
-	ackAt   ref
 
 	gaps    []gap // PSNs that were not seen, though later ones were
 	missing int
+
+	reordered refs // packets that were overtaken
+	lates     []late
+	held      held  // one that may be late, or the first of those that are sent again
+	skipped   gap   // within the last round
+	advanced  int64 // PSNs from the first one
+
+	unfinished bool // the last new packet ends no message
+	asked      ref  // the last packet that asks for an answer
+	askedPSN   roce.PSN
+	askedMost  bool // asked is set
 
 	resent   refs // packets that were sent again
 	rounds   refs // and how often sending went back
@@ -112,9 +145,9 @@ type requester struct {
 	rnrWait  int64
 	rnrOpen  bool
 	fatal    []refusal
-	lastNAK  roce.Syndrome
 	nakPSN   roce.PSN
 	nakFresh bool // nothing was sent again since
+	nakAt    ref  // the latest, of any kind
 }
 
 // sent is a packet that was sent.
@@ -133,6 +166,18 @@ type sent struct {
 type gap struct {
 	from, to roce.PSN // to is behind it
 	at       ref      // the packet behind the gap
+	id       uint16   // its IPv4 identification
+	nak      ref      // n == 0: the responder has not asked for what is missing
+	filled   []roce.PSN
+}
+
+// held is a request that came late, as it seems: the next one says whether it was the first of those that are sent again.
+type held struct {
+	on     bool
+	psn    roce.PSN
+	at     ref
+	size   int
+	behind ref
 }
 
 // loss is a packet that the peer says it lacks.
@@ -142,7 +187,9 @@ type loss struct {
 	naks        int
 	early       bool // the capture began later
 	sent, again ref  // n == 0: not in the capture
+	first       bool // sent is not there, and again is the first one seen
 	done        ref
+	late        ref // it was not lost: it has come here, late
 }
 
 // silence is a time in which a requester sends again and nothing answers.
@@ -220,32 +267,98 @@ func (f *flow) request(p *Packet) {
 		h := p.Info.AtomicETH(p.Headers)
 		s.rkey, s.va, s.length, s.hasTarget = h.RKey(), h.VA(), 8, true
 	}
-	defer func() {
-		r.remember(s)
-		r.lastPSN, r.lastAt = psn, p.ref()
-	}()
+	asks := p.BTH.AckReq() || p.Info.Kind == roce.KindReadRequest || p.Info.HasAtomicETH
 	if !r.started {
 		r.started, r.from, r.next = true, psn, psn.Add(span)
+		r.newest(p, asks)
+		r.took(s)
 		return
 	}
+	r.settle(f, psn)
 	d := int(roce.Diff(psn, r.next))
-	switch {
-	case d < 0 && !r.fills(psn):
-		f.resend(p, psn)
+	if d < 0 {
+		f.earlier(p, s)
 		return
-	case d < 0:
-		r.newRound(f, p, psn)
-		return
-	case d > r.slackLeft():
+	}
+	if d > r.slack && !f.moved {
 		r.missing += d
 		if len(r.gaps) < keptGaps {
-			r.gaps = append(r.gaps, gap{r.next, psn, p.ref()})
+			id, _ := p.ident()
+			r.gaps = append(r.gaps, gap{from: r.next, to: psn, at: p.ref(), id: id})
 		}
 	}
+	f.moved = false
+	r.advanced += int64(d + span)
 	r.next = psn.Add(span)
 	if p.Info.Kind != roce.KindReadRequest {
 		r.slack = 0
 	}
+	r.newest(p, asks)
+	r.took(s)
+}
+
+// took notes a packet that was seen last.
+func (r *requester) took(s sent) {
+	r.remember(s)
+	r.lastPSN, r.lastAt = s.psn, s.at
+}
+
+// newest notes what the newest packet leaves open.
+func (r *requester) newest(p *Packet, asks bool) {
+	r.unfinished = p.Info.First || p.Info.Middle
+	if asks {
+		r.asked, r.askedPSN, r.askedMost = p.ref(), p.BTH.PSN(), true
+	}
+}
+
+// earlier takes a request whose PSN is before one that was seen: it was sent again, or overtaken.
+func (f *flow) earlier(p *Packet, s sent) {
+	r := &f.requester
+	g := r.gapOf(s.psn)
+	switch {
+	case g == nil || slices.Contains(g.filled, s.psn):
+		f.resend(p, s.psn)
+	case f.overtakenBy(p, g):
+		h := held{on: true, psn: s.psn, at: s.at, size: p.Size, behind: g.at}
+		if id, ok := p.ident(); ok && f.idents.counting() && int16(id-g.id) < 0 {
+			h.on = false // that is certain
+		}
+		r.takeOut(s.psn)
+		if r.held = h; !h.on {
+			r.wasLate(h.psn, h.at, h.behind)
+		}
+		r.remember(s)
+		return // the round goes on, if there is one
+	default:
+		if len(g.filled) < keptGaps {
+			g.filled = append(g.filled, s.psn)
+		}
+		r.newRound(f, s.at, p.Size, s.psn)
+	}
+	r.took(s)
+}
+
+// takeOut takes a packet out of the gap that it has left, as never missing.
+func (r *requester) takeOut(psn roce.PSN) {
+	if r.late(psn) {
+		r.missing--
+	}
+}
+
+// settle says of the packet that may be late what the next one makes of it.
+func (r *requester) settle(f *flow, next roce.PSN) {
+	h := r.held
+	if !h.on {
+		return
+	}
+	r.held.on = false
+	if next == h.psn.Add(1) && roce.Diff(next, r.next) < 0 && r.gapOf(next) == nil { // all from there on comes again
+		r.missing++
+		r.newRound(f, h.at, h.size, h.psn)
+		r.lastPSN, r.lastAt = h.psn, h.at
+		return
+	}
+	r.wasLate(h.psn, h.at, h.behind)
 }
 
 // span is how many PSNs a READ of n bytes takes, with the MTU that is known, else one: then slack allows for more.
@@ -263,60 +376,93 @@ func (f *flow) span(n uint32) int {
 // slackFor allows the next PSN to be behind a READ's response of the smallest MTU.
 func (r *requester) slackFor(n uint32) { r.slack = int(min(uint64(n)/256+1, 1<<22)) }
 
-func (r *requester) slackLeft() int { return r.slack }
-
-// fills tells whether the packet was missing, and so is seen the first time.
-func (r *requester) fills(psn roce.PSN) bool {
-	for i := range r.gaps {
-		g := &r.gaps[i]
-		if roce.Diff(psn, g.from) >= 0 && roce.Diff(g.to, psn) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // resend takes a packet that was sent before.
 func (f *flow) resend(p *Packet, psn roce.PSN) {
 	f.resent.addPSN(p.ref(), psn)
-	f.newRound(f, p, psn)
+	f.newRound(f, p.ref(), p.Size, psn)
 }
 
 // newRound notes that sending goes back, if it does.
-func (r *requester) newRound(f *flow, p *Packet, psn roce.PSN) {
-	asked := false
-	for i := range r.losses {
-		if l := &r.losses[i]; l.psn == psn && l.again.n == 0 {
-			l.again, asked = p.ref(), true
-		}
-	}
-	if roce.Diff(psn, r.lastPSN) > 0 && r.lastAt.n != 0 && r.quiet.tries > 0 && psn != r.quiet.psn {
-		return // the rest of the same round
-	}
-	if roce.Diff(psn, r.lastPSN) > 0 && r.quiet.tries == 0 && r.rounds.last.n != 0 && r.rounds.last.n == r.lastAt.n {
-		r.rounds.last = p.ref()
+func (r *requester) newRound(f *flow, at ref, size int, psn roce.PSN) {
+	if r.sameRound(psn, at) {
 		return
 	}
-	r.rounds.addPSN(p.ref(), psn)
-	r.rounds.last = p.ref()
+	asked := r.askedFor(psn, at)
+	r.skipped = gap{}
+	r.rounds.addPSN(at, psn)
 	switch {
 	case asked:
 		r.nakFresh = r.nakFresh && r.nakPSN != psn
-	case r.nakFresh && r.nakPSN == psn:
+	case r.nakFresh && roce.Diff(psn, r.nakPSN) >= 0: // what it asked for may have come meanwhile
 		r.nakFresh = false
 	case r.ackSeen && roce.Diff(psn, r.acked) < 0:
-		r.ackLost.addPSN(p.ref(), psn)
+		r.ackLost.addPSN(at, psn)
 	default:
 		q := &r.quiet
 		if q.tries == 0 || q.psn != psn {
 			r.endSilence(ref{})
-			*q = silence{psn: psn, first: p.ref(), size: p.Size}
+			*q = silence{psn: psn, first: at, size: size}
 			if s, ok := r.find(psn); ok {
 				q.first, q.size = s.at, s.size
 			}
 		}
 		q.tries++
-		q.last = p.ref()
+		q.last = at
+	}
+}
+
+// sameRound tells whether a packet is one of those that are sent again together.
+func (r *requester) sameRound(psn roce.PSN, at ref) bool {
+	ahead := roce.Diff(psn, r.lastPSN)
+	inRound := r.rounds.last.n != 0 && r.rounds.last.n == r.lastAt.n
+	switch {
+	case ahead > 0 && r.lastAt.n != 0 && r.quiet.tries > 0 && psn != r.quiet.psn:
+	case ahead > 0 && r.quiet.tries == 0 && inRound:
+	case ahead < 0 && inRound && r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos:
+		r.reordered.addPSN(at, psn) // overtaken within the round
+	default:
+		return false
+	}
+	if ahead > 1 {
+		r.skipped = gap{from: r.lastPSN.Add(1), to: psn, at: at}
+	}
+	r.rounds.last = at
+	return true
+}
+
+// askedFor tells whether a NAK asked for the packet that sending goes back to.
+func (r *requester) askedFor(psn roce.PSN, at ref) (asked bool) {
+	for i := range r.losses {
+		switch l := &r.losses[i]; {
+		case l.psn != psn:
+		case l.again.n == 0:
+			l.again, asked = at, true
+			l.first = l.sent.n == 0 && l.late.n == 0 && !l.early
+		case l.first: // it comes a second time: the first was the one that was sent first, and late
+			r.wasLateAfterAll(l, at)
+			asked = true
+		}
+	}
+	return asked
+}
+
+// wasLateAfterAll: what was taken for a packet that was sent again was the first one, which was overtaken.
+func (r *requester) wasLateAfterAll(l *loss, again ref) {
+	came := l.again
+	l.again, l.first = again, false
+	g := r.gapOf(l.psn)
+	if g == nil {
+		r.wasLate(l.psn, came, ref{})
+		return
+	}
+	behind := g.at
+	for _, psn := range slices.Clone(g.filled) { // they came before it was sent again
+		at := came
+		if s, ok := r.find(psn); ok && psn != l.psn {
+			at = s.at
+		}
+		r.takeOut(psn)
+		r.wasLate(psn, at, behind)
 	}
 }
 
@@ -356,7 +502,7 @@ func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 	if !r.ackSeen && r.started && roce.Diff(upTo, r.next) > 1<<20 {
 		return
 	}
-	r.ackSeen, r.acked, r.ackAt = true, upTo, at
+	r.ackSeen, r.acked = true, upTo
 	if r.quiet.tries > 0 && roce.Diff(upTo, r.quiet.psn) > 0 {
 		r.endSilence(at)
 	}
@@ -365,7 +511,9 @@ func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 	}
 	for i := range r.losses {
 		if l := &r.losses[i]; l.done.n == 0 && roce.Diff(upTo, l.psn) > 0 {
-			l.done = at
+			if l.done = at; l.again.n == 0 && l.late.n == 0 && l.sent.n != 0 { // it has come without being sent again
+				l.late = at
+			}
 		}
 	}
 	for i := range r.sent {
@@ -377,6 +525,9 @@ func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 
 func (f *flow) notReady(p *Packet, psn roce.PSN, s roce.Syndrome) {
 	r := &f.requester
+	if r.stale(psn) {
+		return
+	}
 	r.rnr.addPSN(p.ref(), psn)
 	r.rnrWait += roce.RNRTimerNanos(s.Value())
 	if r.rnrOpen && r.rnrPSN == psn {
@@ -386,13 +537,16 @@ func (f *flow) notReady(p *Packet, psn roce.PSN, s roce.Syndrome) {
 	}
 	r.rnrMost = max(r.rnrMost, r.rnrSame)
 	r.rnrPSN, r.rnrOpen = psn, true
-	r.nakPSN, r.nakFresh = psn, true
+	r.nakPSN, r.nakFresh, r.nakAt = psn, true, p.ref()
 	r.endSilence(p.ref())
 }
 
 func (f *flow) refused(p *Packet, psn roce.PSN, s roce.Syndrome) {
 	r := &f.requester
-	r.lastNAK, r.nakPSN, r.nakFresh = s, psn, true
+	if r.stale(psn) {
+		return
+	}
+	r.nakPSN, r.nakFresh, r.nakAt = psn, true, p.ref()
 	r.endSilence(p.ref())
 	if s != roce.NAKSequence {
 		x := refusal{syndrome: s, psn: psn, at: p.ref()}
@@ -408,6 +562,9 @@ func (f *flow) refused(p *Packet, psn roce.PSN, s roce.Syndrome) {
 		f.lackMore(p, psn)
 	}
 }
+
+// stale tells of a NAK that an acknowledgement has overtaken, or a copy of one: requesters ignore it.
+func (r *requester) stale(psn roce.PSN) bool { return r.ackSeen && roce.Diff(psn, r.acked) < 0 }
 
 // lackMore takes the holes that a selective acknowledgement tells of behind the first.
 func (f *flow) lackMore(p *Packet, psn roce.PSN) {
@@ -426,6 +583,8 @@ func (f *flow) lackMore(p *Packet, psn roce.PSN) {
 // lacks notes that the responder lacks a packet.
 func (f *flow) lacks(p *Packet, psn roce.PSN) {
 	r := &f.requester
+	r.settle(f, r.next)
+	r.asks(psn, p.ref())
 	for i := range r.losses {
 		if l := &r.losses[i]; l.psn == psn && l.done.n == 0 {
 			l.naks++
@@ -438,8 +597,16 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 		if s, ok := r.find(psn); ok {
 			l.sent = s.at
 		}
+		l.late = r.lateOne(psn)
 		r.losses = append(r.losses, l)
 	}
+}
+
+// readGap are responses of a READ that were not seen, though later ones were.
+type readGap struct {
+	from, to roce.PSN
+	at       ref
+	rounds   int // of the requester when they were missing
 }
 
 // response watches the responses of a READ, in the flow that carries them.
@@ -448,8 +615,42 @@ func (f *flow) response(p *Packet) {
 	if p.Info.Kind != roce.KindReadResponse {
 		return
 	}
-	if (p.Info.Middle || p.Info.Last) && f.inRead && roce.Diff(psn, f.readNext) > 0 {
+	rounds := 0
+	if f.peer != nil {
+		rounds = f.peer.rounds.count
+	}
+	d := roce.Diff(psn, f.readNext)
+	if d < 0 && f.lateResponse(p, psn, rounds) {
+		return
+	}
+	if (p.Info.Middle || p.Info.Last) && f.inRead && d > 0 {
 		f.lostRead.addPSN(p.ref(), f.readNext)
+		if len(f.readGaps) < keptGaps {
+			f.readGaps = append(f.readGaps, readGap{f.readNext, psn, p.ref(), rounds})
+		}
 	}
 	f.readNext, f.inRead = psn.Add(1), !p.Info.Ends()
+}
+
+// lateResponse takes a response that was missing, if nobody has asked for it again.
+func (f *flow) lateResponse(p *Packet, psn roce.PSN, rounds int) bool {
+	for i := range f.readGaps {
+		g := &f.readGaps[i]
+		if roce.Diff(psn, g.from) < 0 || roce.Diff(g.to, psn) <= 0 || g.rounds != rounds {
+			continue
+		}
+		f.lateReads.addPSN(p.ref(), psn)
+		if psn == g.from {
+			g.from = psn.Add(1)
+		}
+		if psn == g.to.Add(-1) {
+			g.to = psn
+		}
+		if g.from == g.to { // all have come
+			f.lostRead.forget(g.at.n)
+			f.readGaps = slices.Delete(f.readGaps, i, i+1)
+		}
+		return true
+	}
+	return false
 }

@@ -53,6 +53,10 @@ const (
 	CodeNIC          = "nic-comment" // what a capture of rnic says the NIC has decided
 	CodeOneDirection = "one-direction"
 	CodeSegments     = "before-segmentation"
+	CodeReordered    = "reordered"        // overtaken on the way, not lost
+	CodeCopies       = "copies"           // of the network or the capture; not sent again
+	CodeReused       = "new-connection"   // with the queue pair number of one before
+	CodeSilent       = "requester-silent" // in the middle of a message
 )
 
 // Finding is one thing that is to be said.
@@ -118,6 +122,9 @@ func (a *Analyzer) Report() *Report {
 	}
 	for _, f := range a.order {
 		a.ofFlow(r, f)
+		if f.absent != nil && f.peer == nil {
+			a.ofFlow(r, f.absent)
+		}
 	}
 	rank := map[Severity]int{Failure: 0, Warning: 1, Info: 2}
 	slices.SortStableFunc(r.Findings, func(x, y Finding) int { return rank[x.Severity] - rank[y.Severity] })
@@ -157,6 +164,9 @@ func transportName(t roce.Transport) string {
 
 // name is the flow in words.
 func (f *flow) name() string {
+	if f.key.qpn == 0 && f.requests == 0 { // withoutRequests
+		return fmt.Sprintf("%s -> %s (requests not captured)", f.key.src, f.key.dst)
+	}
 	s := fmt.Sprintf("%s -> %s QP 0x%x", f.key.src, f.key.dst, f.key.qpn)
 	if f.peer != nil {
 		s += fmt.Sprintf(" (from QP 0x%x)", f.peer.key.qpn)
