@@ -18,14 +18,17 @@ type print struct {
 	psn     roce.PSN
 	used    bool
 	sum     uint64
+	id      uint16
 }
 
 const (
 	fewPrints  = 16
 	manyPrints = 512 // of the latest packets of a flow; a power of two
 
-	// copyNanos is within what time the same bytes are a copy, where identifications do not tell: no requester's timer is that short.
+	// copyNanos is within what time the same bytes are a copy, where identifications do not tell, and nextNanos if no other packet came between:
+	// no requester's timer is that short.
 	copyNanos = 300_000
+	nextNanos = 900_000
 	// countedNanos is less than any sender needs for 65,536 packets of a connection.
 	countedNanos = 1_000_000_000
 	// strangers is how many packets in a row that were never seen at a flow's place are one too many: the flow takes another way now.
@@ -44,24 +47,25 @@ func (p *Packet) ident() (id uint16, ok bool) {
 	if len(p.ip) < 20 || p.ip[0]>>4 != 4 {
 		return 0, false
 	}
-	return be.Uint16(p.ip[4:]), true
+	return be.Uint16(p.ip[4:]) + p.piece, true
 }
 
-// sum is the same for copies of a packet, wherever they are seen: it leaves out what routers change (lifetime, marks).
+// sum is the same for copies of a packet, wherever they are seen, and for one that is sent again without a change: it leaves out what routers
+// change (lifetime, marks), the identification, and the ICRC, which covers that.
 func (p *Packet) sum() uint64 {
-	var head [8]byte
-	if id, ok := p.ident(); ok {
-		be.PutUint16(head[:], id)
-	}
-	be.PutUint16(head[2:], p.SrcPort)
-	be.PutUint32(head[4:], uint32(p.Size))
+	var head [6]byte
+	be.PutUint16(head[:], p.SrcPort)
+	be.PutUint32(head[2:], uint32(p.Size))
 	var bth [roce.BTHSize]byte
 	copy(bth[:], p.BTH)
 	bth[4] = 0 // FECN and BECN
-	rest := p.whole[min(len(p.whole), roce.BTHSize):]
-	// (CRC-32 of what ends with its own CRC is a constant: another polynomial.)
+	rest := p.whole
+	if len(p.ip)+len(rest) == p.Size {
+		rest = rest[:len(rest)-roce.ICRCSize]
+	}
+	rest = rest[min(len(rest), roce.BTHSize):]
 	high := crc32.Update(crc32.Update(0, castagnoli, head[:]), castagnoli, bth[:])
-	return uint64(high)<<32 | uint64(crc32.Update(high, castagnoli, rest))
+	return uint64(high)<<32 | uint64(crc32.Update(high, crc32.IEEETable, rest))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -103,15 +107,29 @@ func (f *flow) slot(p *Packet) *print {
 	return &f.prints[at]
 }
 
+// seen is when a request was seen last, if it was lately.
+func (f *flow) seen(psn roce.PSN) ref {
+	if len(f.prints) == 0 {
+		return ref{}
+	}
+	if s := &f.prints[int(psn)&(len(f.prints)/2-1)]; s.used && s.psn == psn && s.vantage == f.vantage {
+		return s.at
+	}
+	return ref{}
+}
+
 // copied tells whether the packet is a copy of one that was seen before, or was seen at another place than the flow's others, and so is not to be
 // taken for one that was sent again.
 func (f *flow) copied(p *Packet) bool {
 	s := f.slot(p)
 	now := print{at: p.ref(), vantage: p.Vantage, psn: p.BTH.PSN(), used: true, sum: p.sum()}
+	id, hasID := p.ident()
+	now.id = id
 	same := s.used && s.psn == now.psn && s.sum == now.sum
+	elsewhere := same && (s.id == id || !hasID || !f.idents.counting())
 	if p.Vantage != f.vantage {
 		f.copies++
-		if same {
+		if elsewhere {
 			return true
 		}
 		*s = now
@@ -122,29 +140,35 @@ func (f *flow) copied(p *Packet) bool {
 	}
 	f.strange = 0
 	same = same && s.vantage == p.Vantage
-	id, ok := p.ident()
-	if same && f.isCopy(p, s.at) {
+	if same && f.isCopy(p, s) {
 		f.copiedHere.addPSN(p.ref(), now.psn)
 		return true
 	}
 	*s = now
-	if ok && !same {
+	if hasID && !same {
 		f.idents.note(id)
 	}
 	return false
 }
 
 // isCopy judges a packet with the same bytes as one before.
-func (f *flow) isCopy(p *Packet, before ref) bool {
-	waited := p.Nanos - before.nanos
+func (f *flow) isCopy(p *Packet, s *print) bool {
+	before, waited := s.at, p.Nanos-s.at.nanos
+	id, _ := p.ident()
 	switch {
 	case strings.HasPrefix(p.Comment, "retransmitted"):
 		return false
 	case f.idents.counting():
-		return waited < countedNanos
+		return id == s.id && waited < countedNanos
 	case p.Info != nil && !p.Info.Request && f.peer != nil && f.peer.lastAt.n > before.n: // a request that came again has the same answer
 		return false
 	case f.nakAt.n > before.n: // it was asked for
+		return false
+	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
+		return false
+	case f.lastAt.n == before.n:
+		return waited < nextNanos
+	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false
 	}
 	return waited < copyNanos

@@ -41,6 +41,7 @@ type Packet struct {
 
 	delta uint32 // of a bad ICRC: what it differs by, moved back to the end of the UDP header
 	ip    []byte // its headers up to the BTH
+	piece uint16 // of a frame captured before segmentation: the identification of each is one more
 	whole []byte // from the BTH on, as far as it is captured
 }
 
@@ -256,6 +257,7 @@ func segments(f *Frame, body []byte, p Packet, out *Dissected) {
 	for n := 0; len(body) >= roce.BTHSize+roce.ICRCSize && n < maxPieces; n++ {
 		piece := body[:min(size, len(body))]
 		q := p
+		q.piece = uint16(n)
 		q.Size = len(p.ip) + len(piece)
 		if !transport(piece, len(piece), &q) {
 			return
@@ -265,11 +267,28 @@ func segments(f *Frame, body []byte, p Packet, out *Dissected) {
 	}
 }
 
-// segmentSize finds the length of the first of several packets: there, another begins with the next PSN.
+// segmentSize finds the length of the first of several packets: there, another begins, of the same queue pair. Those with a payload
+// follow each other; of others the length is known.
 func segmentSize(b []byte) int {
-	for n := roce.BTHSize + roce.ICRCSize; n <= roce.MaxPacketSize && n+roce.BTHSize <= len(b); n += 4 {
-		x, y := roce.BTH(b), roce.BTH(b[n:])
-		if x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.PSN().Add(1) == y.PSN() && x.Opcode()>>5 == y.Opcode()>>5 {
+	if len(b) < roce.BTHSize {
+		return 0
+	}
+	x := roce.BTH(b)
+	fits := func(n int) bool {
+		if len(b)-n < roce.BTHSize {
+			return false
+		}
+		y := roce.BTH(b[n:])
+		return x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.Opcode()>>5 == y.Opcode()>>5
+	}
+	if i := x.Opcode().Info(); i != nil && !i.Payload {
+		if n := i.HeaderLen + roce.ICRCSize; fits(n) {
+			return n
+		}
+		return 0
+	}
+	for n := roce.BTHSize + roce.ICRCSize; n <= roce.MaxPacketSize; n += 4 {
+		if fits(n) && x.PSN().Add(1) == roce.BTH(b[n:]).PSN() {
 			return n
 		}
 	}

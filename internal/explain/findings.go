@@ -308,6 +308,10 @@ func (a *Analyzer) lost(f *flow, add adder) {
 		add(CodeReadLost, Warning, &f.lostRead, fmt.Sprintf("Responses of READs are missing at this point: PSN %s. The requester asks for them again.", psns(f.lostRead.psns, f.lostRead.count)),
 			"Look for drops on the way from the responder.")
 	}
+	if f.readAgain.count > 0 {
+		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs were asked for again though this capture has their responses: PSN %s. The responses were lost behind this point, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
+			"Look for drops on the way from the responder to the requester, or capture at the requester.")
+	}
 	if f.ackLost.count > 0 {
 		add(CodeAckLost, Warning, &f.ackLost, fmt.Sprintf("Sent again though this capture has the acknowledgement: PSN %s. Acknowledgements were lost behind this point, or came too late for the requester's timer.", psns(f.ackLost.psns, f.ackLost.count)),
 			"Look for drops on the way from the responder to the requester; a local ACK timeout that is shorter than the round trip has the same effect.")
@@ -339,7 +343,7 @@ func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
 		l := &list[i]
 		at.list = append(at.list, l.sent.n, l.nak.n, l.again.n)
 		failed = failed || l.again.n == 0
-		behind = behind || l.sent.n != 0
+		behind = behind || l.passed
 		if i < 4 {
 			parts = append(parts, l.text())
 		}
@@ -349,7 +353,11 @@ func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
 	if lost > 1 {
 		them = "them with NAKs"
 	}
-	text := fmt.Sprintf("%s lost on the way to the responder, which asked for %s (PSN sequence error). ", plural(lost, "packet"), them) + strings.Join(parts, " ")
+	or := ""
+	if behind && (f.reordered.count > 0 || len(list) < len(f.losses)) {
+		or = ", or overtaken behind this point,"
+	}
+	text := fmt.Sprintf("%s lost%s on the way to the responder, which asked for %s (PSN sequence error). ", plural(lost, "packet"), or, them) + strings.Join(parts, " ")
 	if lost > len(parts) {
 		text += fmt.Sprintf(" And %d more.", lost-len(parts))
 	}
@@ -363,7 +371,7 @@ func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
 	}
 	advice := "Look for drops in switches (no lossless class, no ECN), in the receiver's NIC or socket, and for bad cables."
 	if behind {
-		advice += " If packets may take several ways, capture at the responder too: there it shows whether they were lost or only overtaken."
+		advice += " Where packets may take several ways, capture at the responder: there it shows whether they were lost or only overtaken."
 	}
 	add(CodeLost, severity, &at, text, advice)
 }
@@ -375,6 +383,8 @@ func (l *loss) text() string {
 		s += " (sent before the capture began)"
 	case l.sent.n != 0:
 		s += fmt.Sprintf(" (packet %d, so it was lost behind this point)", l.sent.n)
+	case l.passed:
+		s += " (it passed this point, so it was lost behind it)"
 	default:
 		s += " (not in this capture, so it was lost before this point)"
 	}

@@ -43,12 +43,14 @@ type flow struct {
 	comments                 map[string]*refs
 
 	requester
-	readNext  roce.PSN // responses: the next, within one READ
-	inRead    bool
-	readGaps  []readGap
-	lostRead  refs // responses that are missing here
-	lateReads refs // and that were overtaken
-	answers   int  // packets that answer requests
+	readNext    roce.PSN // responses: the next, within one READ
+	inRead      bool
+	readSeen    bool // readNext is set
+	readGaps    []readGap
+	lostRead    refs // responses that are missing here
+	lateReads   refs // and that were overtaken
+	readTrouble int  // gaps in responses
+	answers     int  // packets that answer requests
 }
 
 type flowKey struct {
@@ -121,8 +123,9 @@ type requester struct {
 
 	reordered refs // packets that were overtaken
 	lates     []late
-	held      held  // one that may be late, or the first of those that are sent again
-	skipped   gap   // within the last round
+	held      held // one that may be late, or the first of those that are sent again
+	skipped   gap  // within the last round
+	roundPSN  roce.PSN
 	advanced  int64 // PSNs from the first one
 
 	unfinished bool // the last new packet ends no message
@@ -130,24 +133,26 @@ type requester struct {
 	askedPSN   roce.PSN
 	askedMost  bool // asked is set
 
-	resent   refs // packets that were sent again
-	rounds   refs // and how often sending went back
-	seqNAKs  refs
-	losses   []loss
-	lost     int // all of them
-	silences []silence
-	quiet    silence // the one that has not ended
-	ackLost  refs    // packets that were sent again though an acknowledgement was seen
-	rnr      refs
-	rnrPSN   roce.PSN
-	rnrSame  int // RNR NAKs for rnrPSN in a row
-	rnrMost  int
-	rnrWait  int64
-	rnrOpen  bool
-	fatal    []refusal
-	nakPSN   roce.PSN
-	nakFresh bool // nothing was sent again since
-	nakAt    ref  // the latest, of any kind
+	resent      refs // packets that were sent again
+	rounds      refs // and how often sending went back
+	seqNAKs     refs
+	losses      []loss
+	lost        int // all of them
+	silences    []silence
+	quiet       silence // the one that has not ended
+	ackLost     refs    // packets that were sent again though an acknowledgement was seen
+	readAgain   refs    // READs that were sent again though a response was seen
+	readTrouble int     // of the responses, as far as it explains what was sent again
+	rnr         refs
+	rnrPSN      roce.PSN
+	rnrSame     int // RNR NAKs for rnrPSN in a row
+	rnrMost     int
+	rnrWait     int64
+	rnrOpen     bool
+	fatal       []refusal
+	nakPSN      roce.PSN
+	nakFresh    bool // nothing was sent again since
+	nakAt       ref  // the latest, of any kind
 }
 
 // sent is a packet that was sent.
@@ -161,6 +166,7 @@ type sent struct {
 	va        uint64
 	length    uint32
 	hasTarget bool
+	span      int // PSNs that it takes
 }
 
 type gap struct {
@@ -173,10 +179,8 @@ type gap struct {
 
 // held is a request that came late, as it seems: the next one says whether it was the first of those that are sent again.
 type held struct {
+	sent
 	on     bool
-	psn    roce.PSN
-	at     ref
-	size   int
 	behind ref
 }
 
@@ -187,9 +191,11 @@ type loss struct {
 	naks        int
 	early       bool // the capture began later
 	sent, again ref  // n == 0: not in the capture
+	passed      bool // it was seen here
 	first       bool // sent is not there, and again is the first one seen
 	done        ref
-	late        ref // it was not lost: it has come here, late
+	late        ref  // it was not lost: it has come here, late
+	overtook    bool // or another has, which it had overtaken
 }
 
 // silence is a time in which a requester sends again and nothing answers.
@@ -267,6 +273,7 @@ func (f *flow) request(p *Packet) {
 		h := p.Info.AtomicETH(p.Headers)
 		s.rkey, s.va, s.length, s.hasTarget = h.RKey(), h.VA(), 8, true
 	}
+	s.span = span
 	asks := p.BTH.AckReq() || p.Info.Kind == roce.KindReadRequest || p.Info.HasAtomicETH
 	if !r.started {
 		r.started, r.from, r.next = true, psn, psn.Add(span)
@@ -282,10 +289,11 @@ func (f *flow) request(p *Packet) {
 	}
 	if d > r.slack && !f.moved {
 		r.missing += d
-		if len(r.gaps) < keptGaps {
-			id, _ := p.ident()
-			r.gaps = append(r.gaps, gap{from: r.next, to: psn, at: p.ref(), id: id})
+		id, _ := p.ident()
+		if len(r.gaps) == keptGaps { // the first few are for the report, the latest for what comes
+			r.gaps = slices.Delete(r.gaps, keptRefs, keptRefs+1)
 		}
+		r.gaps = append(r.gaps, gap{from: r.next, to: psn, at: p.ref(), id: id})
 	}
 	f.moved = false
 	r.advanced += int64(d + span)
@@ -317,9 +325,9 @@ func (f *flow) earlier(p *Packet, s sent) {
 	g := r.gapOf(s.psn)
 	switch {
 	case g == nil || slices.Contains(g.filled, s.psn):
-		f.resend(p, s.psn)
+		f.resend(s)
 	case f.overtakenBy(p, g):
-		h := held{on: true, psn: s.psn, at: s.at, size: p.Size, behind: g.at}
+		h := held{sent: s, on: true, behind: g.at}
 		if id, ok := p.ident(); ok && f.idents.counting() && int16(id-g.id) < 0 {
 			h.on = false // that is certain
 		}
@@ -333,7 +341,7 @@ func (f *flow) earlier(p *Packet, s sent) {
 		if len(g.filled) < keptGaps {
 			g.filled = append(g.filled, s.psn)
 		}
-		r.newRound(f, s.at, p.Size, s.psn)
+		r.newRound(f, s)
 	}
 	r.took(s)
 }
@@ -354,7 +362,7 @@ func (r *requester) settle(f *flow, next roce.PSN) {
 	r.held.on = false
 	if next == h.psn.Add(1) && roce.Diff(next, r.next) < 0 && r.gapOf(next) == nil { // all from there on comes again
 		r.missing++
-		r.newRound(f, h.at, h.size, h.psn)
+		r.newRound(f, h.sent)
 		r.lastPSN, r.lastAt = h.psn, h.at
 		return
 	}
@@ -377,31 +385,37 @@ func (f *flow) span(n uint32) int {
 func (r *requester) slackFor(n uint32) { r.slack = int(min(uint64(n)/256+1, 1<<22)) }
 
 // resend takes a packet that was sent before.
-func (f *flow) resend(p *Packet, psn roce.PSN) {
-	f.resent.addPSN(p.ref(), psn)
-	f.newRound(f, p.ref(), p.Size, psn)
+func (f *flow) resend(s sent) {
+	f.resent.addPSN(s.at, s.psn)
+	f.newRound(f, s)
 }
 
 // newRound notes that sending goes back, if it does.
-func (r *requester) newRound(f *flow, at ref, size int, psn roce.PSN) {
-	if r.sameRound(psn, at) {
+func (r *requester) newRound(f *flow, s sent) {
+	psn, at := s.psn, s.at
+	if r.sameRound(s) {
 		return
 	}
-	asked := r.askedFor(psn, at)
+	asked := r.askedFor(f, psn, at)
 	r.skipped = gap{}
 	r.rounds.addPSN(at, psn)
+	r.roundPSN = psn.Add(s.span - 1)
 	switch {
 	case asked:
 		r.nakFresh = r.nakFresh && r.nakPSN != psn
 	case r.nakFresh && roce.Diff(psn, r.nakPSN) >= 0: // what it asked for may have come meanwhile
 		r.nakFresh = false
+	case f.peer != nil && f.peer.readTrouble > r.readTrouble: // responses are missing, or came in another order
+		r.readTrouble = f.peer.readTrouble
+	case r.ackSeen && roce.Diff(psn, r.acked) < 0 && s.op.Info() != nil && s.op.Info().Kind == roce.KindReadRequest:
+		r.readAgain.addPSN(at, psn)
 	case r.ackSeen && roce.Diff(psn, r.acked) < 0:
 		r.ackLost.addPSN(at, psn)
 	default:
 		q := &r.quiet
 		if q.tries == 0 || q.psn != psn {
 			r.endSilence(ref{})
-			*q = silence{psn: psn, first: at, size: size}
+			*q = silence{psn: psn, first: at, size: s.size}
 			if s, ok := r.find(psn); ok {
 				q.first, q.size = s.at, s.size
 			}
@@ -411,33 +425,37 @@ func (r *requester) newRound(f *flow, at ref, size int, psn roce.PSN) {
 	}
 }
 
-// sameRound tells whether a packet is one of those that are sent again together.
-func (r *requester) sameRound(psn roce.PSN, at ref) bool {
-	ahead := roce.Diff(psn, r.lastPSN)
-	inRound := r.rounds.last.n != 0 && r.rounds.last.n == r.lastAt.n
+// sameRound tells whether a packet is one of those that are sent again together. New ones may be between them.
+func (r *requester) sameRound(s sent) bool {
+	psn, at := s.psn, s.at
+	ahead := roce.Diff(psn, r.roundPSN)
+	under := r.rounds.last.n != 0 && (r.rounds.last.n == r.lastAt.n || at.nanos-r.rounds.last.nanos < lateNanos)
 	switch {
-	case ahead > 0 && r.lastAt.n != 0 && r.quiet.tries > 0 && psn != r.quiet.psn:
-	case ahead > 0 && r.quiet.tries == 0 && inRound:
-	case ahead < 0 && inRound && r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos:
-		r.reordered.addPSN(at, psn) // overtaken within the round
+	case r.rounds.last.n == 0 || r.nakFresh && psn == r.nakPSN:
+		return false
+	case ahead > 0 && (under || r.quiet.tries > 0 && psn != r.quiet.psn):
+	case ahead < 0 && under && r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos:
+		r.wasLate(psn, at, r.skipped.at) // within the round
+		r.rounds.last = at
+		return true
 	default:
 		return false
 	}
 	if ahead > 1 {
-		r.skipped = gap{from: r.lastPSN.Add(1), to: psn, at: at}
+		r.skipped = gap{from: r.roundPSN.Add(1), to: psn, at: at}
 	}
-	r.rounds.last = at
+	r.rounds.last, r.roundPSN = at, psn.Add(s.span-1)
 	return true
 }
 
 // askedFor tells whether a NAK asked for the packet that sending goes back to.
-func (r *requester) askedFor(psn roce.PSN, at ref) (asked bool) {
+func (r *requester) askedFor(f *flow, psn roce.PSN, at ref) (asked bool) {
 	for i := range r.losses {
 		switch l := &r.losses[i]; {
 		case l.psn != psn:
 		case l.again.n == 0:
 			l.again, asked = at, true
-			l.first = l.sent.n == 0 && l.late.n == 0 && !l.early
+			l.first = !l.passed && l.late.n == 0 && !l.early && !f.idents.counting() && r.resent.last.n < l.nak.n && at.nanos-l.nak.nanos < lateNanos
 		case l.first: // it comes a second time: the first was the one that was sent first, and late
 			r.wasLateAfterAll(l, at)
 			asked = true
@@ -511,7 +529,7 @@ func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 	}
 	for i := range r.losses {
 		if l := &r.losses[i]; l.done.n == 0 && roce.Diff(upTo, l.psn) > 0 {
-			if l.done = at; l.again.n == 0 && l.late.n == 0 && l.sent.n != 0 { // it has come without being sent again
+			if l.done = at; l.again.n == 0 && l.late.n == 0 && l.passed { // it has come without being sent again
 				l.late = at
 			}
 		}
@@ -596,8 +614,14 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 		l := loss{psn: psn, nak: p.ref(), naks: 1, early: !r.started || roce.Diff(psn, r.from) < 0}
 		if s, ok := r.find(psn); ok {
 			l.sent = s.at
+		} else if s := f.seen(psn); s.n != 0 {
+			l.sent = s
 		}
-		l.late = r.lateOne(psn)
+		l.passed = l.sent.n != 0 || !l.early && r.gapOf(psn) == nil
+		if l.late = r.lateOne(psn); l.late.n == 0 {
+			l.late = r.overtook(psn, l.sent)
+			l.overtook = l.late.n != 0
+		}
 		r.losses = append(r.losses, l)
 	}
 }
@@ -620,15 +644,18 @@ func (f *flow) response(p *Packet) {
 		rounds = f.peer.rounds.count
 	}
 	d := roce.Diff(psn, f.readNext)
-	if d < 0 && f.lateResponse(p, psn, rounds) {
+	if d < 0 && (f.lateResponse(p, psn, rounds) || f.readSeen && (p.Info.Middle || p.Info.Last)) { // what is asked for again begins with a first one
 		return
 	}
-	if (p.Info.Middle || p.Info.Last) && f.inRead && d > 0 {
+	if f.inRead && d > 0 {
+		f.readTrouble++
 		f.lostRead.addPSN(p.ref(), f.readNext)
-		if len(f.readGaps) < keptGaps {
-			f.readGaps = append(f.readGaps, readGap{f.readNext, psn, p.ref(), rounds})
+		if len(f.readGaps) == keptGaps {
+			f.readGaps = slices.Delete(f.readGaps, 0, 1)
 		}
+		f.readGaps = append(f.readGaps, readGap{f.readNext, psn, p.ref(), rounds})
 	}
+	f.readSeen = true
 	f.readNext, f.inRead = psn.Add(1), !p.Info.Ends()
 }
 

@@ -12,8 +12,8 @@ import (
 // counts, else in what happened: nobody sends again without a NAK, and so soon; and if the packet comes once more after a NAK, it was
 // that NAK's, and the first was late.
 
-// lateNanos is within what time a packet may be late without having been asked for.
-const lateNanos = 100_000_000
+// lateNanos is within what time a packet without a telling identification may be late: behind that, it was sent again.
+const lateNanos = 1_000_000
 
 // late is a packet that was overtaken.
 type late struct {
@@ -35,9 +35,10 @@ func (f *flow) overtakenBy(p *Packet, g *gap) bool {
 // wasLate notes a packet that was overtaken.
 func (r *requester) wasLate(psn roce.PSN, at, behind ref) {
 	r.reordered.addPSN(at, psn)
-	if len(r.lates) < keptLosses {
-		r.lates = append(r.lates, late{psn, at, behind})
+	if len(r.lates) == keptLosses { // the first few are for the report, the latest for what comes
+		r.lates = slices.Delete(r.lates, keptRefs, keptRefs+1)
 	}
+	r.lates = append(r.lates, late{psn, at, behind})
 	for i := range r.losses {
 		if l := &r.losses[i]; l.psn == psn && l.late.n == 0 {
 			l.late = at
@@ -50,6 +51,16 @@ func (r *requester) lateOne(psn roce.PSN) ref {
 	for i := len(r.lates) - 1; i >= 0; i-- {
 		if r.lates[i].psn == psn {
 			return r.lates[i].at
+		}
+	}
+	return ref{}
+}
+
+// overtook tells whether a packet was seen before one that it had overtaken: the responder did not take it, and asks for it.
+func (r *requester) overtook(psn roce.PSN, seen ref) ref {
+	for i := len(r.lates) - 1; i >= 0; i-- {
+		if l := &r.lates[i]; roce.Diff(psn, l.psn) > 0 && seen.n != 0 && seen.n < l.at.n {
+			return l.at
 		}
 	}
 	return ref{}
@@ -74,17 +85,21 @@ func (r *requester) gapOf(psn roce.PSN) *gap {
 
 // outOfOrder says which packets were overtaken, and what came of it.
 func (a *Analyzer) outOfOrder(f *flow, add adder) {
-	asked := 0
+	asked, inferred := 0, 0
 	for i := range f.losses {
-		if f.losses[i].late.n != 0 {
-			asked++
+		l := &f.losses[i]
+		if l.late.n == 0 {
+			continue
+		}
+		if asked++; !l.overtook && f.lateOne(l.psn).n == 0 {
+			inferred++
 		}
 	}
-	n := f.reordered.count
-	if n == 0 && asked == 0 {
+	n := f.reordered.count + inferred
+	if n == 0 {
 		return
 	}
-	at := refs{count: max(n, asked)}
+	at := refs{count: n}
 	var parts []string
 	for i, l := range f.lates {
 		at.list = append(at.list, l.behind.n, l.at.n)
@@ -97,11 +112,11 @@ func (a *Analyzer) outOfOrder(f *flow, add adder) {
 			continue
 		}
 		at.list = append(at.list, l.nak.n)
-		if f.lateOne(l.psn).n == 0 && len(parts) < 4 {
+		if !l.overtook && f.lateOne(l.psn).n == 0 && len(parts) < 4 {
 			parts = append(parts, fmt.Sprintf("PSN %d was asked for in packet %d and acknowledged in packet %d, before it was sent again", uint32(l.psn), l.nak.n, l.late.n))
 		}
 	}
-	text := fmt.Sprintf("%s overtaken by later ones on the way, not lost: %s.", plural(max(n, asked), "packet"), strings.Join(parts, "; "))
+	text := fmt.Sprintf("%s overtaken by later ones on the way, not lost: %s.", plural(n, "packet"), strings.Join(parts, "; "))
 	severity := Info
 	switch {
 	case f.key.transport == roce.TransportUC:
@@ -109,17 +124,10 @@ func (a *Analyzer) outOfOrder(f *flow, add adder) {
 		text += " An unreliable connection drops messages whose packets come in another order."
 	case asked > 0:
 		severity = Warning
-		text += fmt.Sprintf(" The responder takes packets in their order only: it took %s for lost, sent NAKs (PSN sequence error), and all from there on was sent again.", those(asked))
+		text += fmt.Sprintf(" The responder takes packets in their order only: it sent %s (PSN sequence error), and all from there on was sent again.", plural(asked, "NAK"))
 	}
 	add(CodeReordered, severity, &at, text, "Packets of one connection take several ways: look for links or switches that spread single packets (per-packet load balancing, adaptive routing), "+
 		"for several queues or processors that forward them, and for delays that differ from packet to packet.")
-}
-
-func those(n int) string {
-	if n == 1 {
-		return "one of them"
-	}
-	return fmt.Sprintf("%d of them", n)
 }
 
 // lostOnes are the losses of which it is not known that the packet was only late.
