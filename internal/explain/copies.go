@@ -166,8 +166,10 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 		return false
 	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
 		return false
-	case f.lastAt.n == before.n:
+	case f.last.n == before.n:
 		return waited < nextNanos
+	case p.Info != nil && (p.Info.Kind == roce.KindReadRequest || p.Info.Kind == roce.KindReadResponse): // they are asked for again as soon as something is missing
+		return false
 	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false
 	}

@@ -267,8 +267,8 @@ func segments(f *Frame, body []byte, p Packet, out *Dissected) {
 	}
 }
 
-// segmentSize finds the length of the first of several packets: there, another begins, of the same queue pair. Those with a payload
-// follow each other; of others the length is known.
+// segmentSize finds the length of the first of several packets: there, another begins, of the same queue pair. Not all PSNs follow each other: READs
+// take several, and what is sent again may be single packets.
 func segmentSize(b []byte) int {
 	if len(b) < roce.BTHSize {
 		return 0
@@ -279,7 +279,8 @@ func segmentSize(b []byte) int {
 			return false
 		}
 		y := roce.BTH(b[n:])
-		return x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.Opcode()>>5 == y.Opcode()>>5
+		d := roce.Diff(y.PSN(), x.PSN())
+		return x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.Opcode()>>5 == y.Opcode()>>5 && y.Opcode().Info() != nil && y.TVer() == 0 && d < farAway && d > -farAway
 	}
 	if i := x.Opcode().Info(); i != nil && !i.Payload {
 		if n := i.HeaderLen + roce.ICRCSize; fits(n) {
@@ -288,7 +289,7 @@ func segmentSize(b []byte) int {
 		return 0
 	}
 	for n := roce.BTHSize + roce.ICRCSize; n <= roce.MaxPacketSize; n += 4 {
-		if fits(n) && x.PSN().Add(1) == roce.BTH(b[n:]).PSN() {
+		if fits(n) {
 			return n
 		}
 	}

@@ -336,7 +336,7 @@ func (a *Analyzer) lost(f *flow, add adder) {
 // lostRequests are the packets that NAKs tell of.
 func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
 	var parts []string
-	lost := f.lost - (len(f.losses) - len(list))
+	lost := f.pastLost + len(list)
 	at := refs{count: lost}
 	failed, behind := false, false
 	for i := range list {
@@ -354,7 +354,7 @@ func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
 		them = "them with NAKs"
 	}
 	or := ""
-	if behind && (f.reordered.count > 0 || len(list) < len(f.losses)) {
+	if behind && (f.reordered.count > 0 || len(list) < len(f.losses) || f.pastLate > 0) {
 		or = ", or overtaken behind this point,"
 	}
 	text := fmt.Sprintf("%s lost%s on the way to the responder, which asked for %s (PSN sequence error). ", plural(lost, "packet"), or, them) + strings.Join(parts, " ")

@@ -46,6 +46,7 @@ type flow struct {
 	readNext    roce.PSN // responses: the next, within one READ
 	inRead      bool
 	readSeen    bool // readNext is set
+	readRounds  int  // what the requester had sent again then
 	readGaps    []readGap
 	lostRead    refs // responses that are missing here
 	lateReads   refs // and that were overtaken
@@ -133,26 +134,26 @@ type requester struct {
 	askedPSN   roce.PSN
 	askedMost  bool // asked is set
 
-	resent      refs // packets that were sent again
-	rounds      refs // and how often sending went back
-	seqNAKs     refs
-	losses      []loss
-	lost        int // all of them
-	silences    []silence
-	quiet       silence // the one that has not ended
-	ackLost     refs    // packets that were sent again though an acknowledgement was seen
-	readAgain   refs    // READs that were sent again though a response was seen
-	readTrouble int     // of the responses, as far as it explains what was sent again
-	rnr         refs
-	rnrPSN      roce.PSN
-	rnrSame     int // RNR NAKs for rnrPSN in a row
-	rnrMost     int
-	rnrWait     int64
-	rnrOpen     bool
-	fatal       []refusal
-	nakPSN      roce.PSN
-	nakFresh    bool // nothing was sent again since
-	nakAt       ref  // the latest, of any kind
+	resent             refs // packets that were sent again
+	rounds             refs // and how often sending went back
+	seqNAKs            refs
+	losses             []loss
+	pastLost, pastLate int // of those that are not kept
+	silences           []silence
+	quiet              silence // the one that has not ended
+	ackLost            refs    // packets that were sent again though an acknowledgement was seen
+	readAgain          refs    // READs that were sent again though a response was seen
+	readTrouble        int     // of the responses, as far as it explains what was sent again
+	rnr                refs
+	rnrPSN             roce.PSN
+	rnrSame            int // RNR NAKs for rnrPSN in a row
+	rnrMost            int
+	rnrWait            int64
+	rnrOpen            bool
+	fatal              []refusal
+	nakPSN             roce.PSN
+	nakFresh           bool // nothing was sent again since
+	nakAt              ref  // the latest, of any kind
 }
 
 // sent is a packet that was sent.
@@ -181,6 +182,7 @@ type gap struct {
 type held struct {
 	sent
 	on     bool
+	round  bool // of a round
 	behind ref
 }
 
@@ -360,6 +362,14 @@ func (r *requester) settle(f *flow, next roce.PSN) {
 		return
 	}
 	r.held.on = false
+	if h.round {
+		if next == h.psn.Add(h.span) {
+			r.beginRound(f, h.sent)
+		} else {
+			r.wasLate(h.psn, h.at, h.behind)
+		}
+		return
+	}
 	if next == h.psn.Add(1) && roce.Diff(next, r.next) < 0 && r.gapOf(next) == nil { // all from there on comes again
 		r.missing++
 		r.newRound(f, h.sent)
@@ -393,9 +403,23 @@ func (f *flow) resend(s sent) {
 // newRound notes that sending goes back, if it does.
 func (r *requester) newRound(f *flow, s sent) {
 	psn, at := s.psn, s.at
+	if r.nakFresh && psn == r.nakPSN && r.skips(psn, at) { // of this round, and late, or the first of the next
+		r.held = held{sent: s, on: true, round: true, behind: r.skipped.at}
+		return
+	}
 	if r.sameRound(s) {
 		return
 	}
+	r.beginRound(f, s)
+}
+
+// skips tells whether the round has left a packet out, just now.
+func (r *requester) skips(psn roce.PSN, at ref) bool {
+	return r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos
+}
+
+func (r *requester) beginRound(f *flow, s sent) {
+	psn, at := s.psn, s.at
 	asked := r.askedFor(f, psn, at)
 	r.skipped = gap{}
 	r.rounds.addPSN(at, psn)
@@ -434,7 +458,7 @@ func (r *requester) sameRound(s sent) bool {
 	case r.rounds.last.n == 0 || r.nakFresh && psn == r.nakPSN:
 		return false
 	case ahead > 0 && (under || r.quiet.tries > 0 && psn != r.quiet.psn):
-	case ahead < 0 && under && r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos:
+	case ahead < 0 && under && r.skips(psn, at):
 		r.wasLate(psn, at, r.skipped.at) // within the round
 		r.rounds.last = at
 		return true
@@ -469,6 +493,7 @@ func (r *requester) wasLateAfterAll(l *loss, again ref) {
 	came := l.again
 	l.again, l.first = again, false
 	g := r.gapOf(l.psn)
+	l.late = came
 	if g == nil {
 		r.wasLate(l.psn, came, ref{})
 		return
@@ -609,28 +634,33 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 			return
 		}
 	}
-	r.lost++
-	if len(r.losses) < keptLosses {
-		l := loss{psn: psn, nak: p.ref(), naks: 1, early: !r.started || roce.Diff(psn, r.from) < 0}
-		if s, ok := r.find(psn); ok {
-			l.sent = s.at
-		} else if s := f.seen(psn); s.n != 0 {
-			l.sent = s
+	if len(r.losses) == keptLosses { // the first few are for the report, the latest for what comes
+		if r.losses[keptRefs].late.n == 0 {
+			r.pastLost++
+		} else {
+			r.pastLate++
 		}
-		l.passed = l.sent.n != 0 || !l.early && r.gapOf(psn) == nil
-		if l.late = r.lateOne(psn); l.late.n == 0 {
-			l.late = r.overtook(psn, l.sent)
-			l.overtook = l.late.n != 0
-		}
-		r.losses = append(r.losses, l)
+		r.losses = slices.Delete(r.losses, keptRefs, keptRefs+1)
 	}
+	l := loss{psn: psn, nak: p.ref(), naks: 1, early: !r.started || roce.Diff(psn, r.from) < 0}
+	if s, ok := r.find(psn); ok {
+		l.sent = s.at
+	} else if s := f.seen(psn); s.n != 0 {
+		l.sent = s
+	}
+	l.passed = l.sent.n != 0 || !l.early && r.gapOf(psn) == nil
+	if l.late = r.lateOne(psn); l.late.n == 0 {
+		l.late = r.overtook(psn, l.sent)
+		l.overtook = l.late.n != 0
+	}
+	r.losses = append(r.losses, l)
 }
 
 // readGap are responses of a READ that were not seen, though later ones were.
 type readGap struct {
 	from, to roce.PSN
 	at       ref
-	rounds   int // of the requester when they were missing
+	rounds   int // what the requester had sent again when they were missing
 }
 
 // response watches the responses of a READ, in the flow that carries them.
@@ -641,13 +671,13 @@ func (f *flow) response(p *Packet) {
 	}
 	rounds := 0
 	if f.peer != nil {
-		rounds = f.peer.rounds.count
+		rounds = f.peer.resent.count
 	}
 	d := roce.Diff(psn, f.readNext)
-	if d < 0 && (f.lateResponse(p, psn, rounds) || f.readSeen && (p.Info.Middle || p.Info.Last)) { // what is asked for again begins with a first one
+	if d < 0 && (f.lateResponse(p, psn, rounds) || f.readSeen && (p.Info.Middle || p.Info.Last || f.peer != nil && rounds == f.readRounds)) { // what is asked for again begins with a first one
 		return
 	}
-	if f.inRead && d > 0 {
+	if f.readSeen && d > 0 && (f.inRead || p.Info.Middle || p.Info.Last) {
 		f.readTrouble++
 		f.lostRead.addPSN(p.ref(), f.readNext)
 		if len(f.readGaps) == keptGaps {
@@ -655,7 +685,7 @@ func (f *flow) response(p *Packet) {
 		}
 		f.readGaps = append(f.readGaps, readGap{f.readNext, psn, p.ref(), rounds})
 	}
-	f.readSeen = true
+	f.readSeen, f.readRounds = true, rounds
 	f.readNext, f.inRead = psn.Add(1), !p.Info.Ends()
 }
 

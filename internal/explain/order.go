@@ -40,7 +40,7 @@ func (r *requester) wasLate(psn roce.PSN, at, behind ref) {
 	}
 	r.lates = append(r.lates, late{psn, at, behind})
 	for i := range r.losses {
-		if l := &r.losses[i]; l.psn == psn && l.late.n == 0 {
+		if l := &r.losses[i]; l.psn == psn && l.late.n == 0 && l.again.n == 0 {
 			l.late = at
 		}
 	}
@@ -85,7 +85,7 @@ func (r *requester) gapOf(psn roce.PSN) *gap {
 
 // outOfOrder says which packets were overtaken, and what came of it.
 func (a *Analyzer) outOfOrder(f *flow, add adder) {
-	asked, inferred := 0, 0
+	asked, inferred := f.pastLate, 0
 	for i := range f.losses {
 		l := &f.losses[i]
 		if l.late.n == 0 {
