@@ -29,10 +29,12 @@ const (
 	// no requester's timer is that short.
 	copyNanos = 300_000
 	nextNanos = 900_000
+	// askedNanos is within what time a NAK is answered.
+	askedNanos = 10_000_000
 	// countedNanos is less than any sender needs for 65,536 packets of a connection.
 	countedNanos = 1_000_000_000
 	// strangers is how many packets in a row that were never seen at a flow's place are one too many: the flow takes another way now.
-	strangers = 16
+	strangers = 8
 )
 
 // idents is how a flow's IPv4 identifications behave.
@@ -141,7 +143,11 @@ func (f *flow) copied(p *Packet) bool {
 	f.strange = 0
 	same = same && s.vantage == p.Vantage
 	if same && f.isCopy(p, s) {
-		f.copiedHere.addPSN(p.ref(), now.psn)
+		if p.Info != nil && !p.Info.Request && !f.idents.counting() { // who gets a copy answers it
+			f.copiedAnswers++
+		} else {
+			f.copiedHere.addPSN(p.ref(), now.psn)
+		}
 		return true
 	}
 	*s = now
@@ -164,12 +170,16 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 		return false
 	case f.nakAt.n > before.n: // it was asked for
 		return false
-	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
-		return false
 	case f.last.n == before.n:
 		return waited < nextNanos
-	case p.Info != nil && (p.Info.Kind == roce.KindReadRequest || p.Info.Kind == roce.KindReadResponse): // they are asked for again as soon as something is missing
+	case f.nakAt.n != 0 && p.BTH.PSN() == f.nakPSN && p.Nanos-f.nakAt.nanos < askedNanos: // before it came first, late
 		return false
+	case f.held.on && p.BTH.PSN() == f.held.psn.Add(f.held.span): // then that one was not late: all from there on is sent again
+		return false
+	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
+		return false
+	case p.Info != nil && (p.Info.Kind == roce.KindReadRequest || p.Info.Kind == roce.KindReadResponse): // asked for again as soon as something is missing
+		return f.last.n == before.n && waited < copyNanos/3
 	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false
 	}
@@ -179,12 +189,15 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 // notCopies says what the copies are.
 func (a *Analyzer) notCopies(f *flow, add adder) {
 	n := f.copiedHere.count
-	switch {
-	case n == 0:
-	case n*4 >= f.packets*3: // f.packets: without them
+	switch all := n + f.copiedAnswers; {
+	case all > 1 && all*4 >= f.packets*3: // f.packets: without them
+		f.copiedHere.count, n = all, all
+		if f.copiedHere.list == nil {
+			f.copiedHere.list = []int{f.first.n}
+		}
 		add(CodeCopies, Info, &f.copiedHere, plural(n, "packet")+" came twice, byte for byte, nearly all of this direction: the capture has seen them at several places, as interfaces of a bridge, or it was made of several. "+
 			"Nobody has sent them again: the copies are left out here.", "")
-	default:
+	case n > 0:
 		why := "with the same IP identification, which a sender counts up"
 		if !f.idents.counting() {
 			why = "faster than anybody waits before sending again"

@@ -20,9 +20,10 @@ type flow struct {
 	ended   bool  // another connection has taken its place
 	absent  *flow // the requests that its packets answer, if they are not in the capture
 
-	prints     []print // of the latest packets
-	idents     idents
-	copiedHere refs
+	prints        []print // of the latest packets
+	idents        idents
+	copiedHere    refs
+	copiedAnswers int // of which it is not sure
 
 	packets, copies, payload int
 	first, last              ref
@@ -122,14 +123,18 @@ type requester struct {
 	gaps    []gap // PSNs that were not seen, though later ones were
 	missing int
 
-	reordered refs // packets that were overtaken
-	lates     []late
-	held      held // one that may be late, or the first of those that are sent again
-	skipped   gap  // within the last round
-	roundPSN  roce.PSN
-	advanced  int64 // PSNs from the first one
+	reordered  refs // packets that were overtaken
+	lates      []late
+	held       held     // one that may be late, or the first of those that are sent again
+	readPSN    roce.PSN // slack is of it
+	readLength uint32
+	skipped    gap // within the last round
+	roundPSN   roce.PSN
+	roundDone  bool  // new ones follow it
+	advanced   int64 // PSNs from the first one
 
-	unfinished bool // the last new packet ends no message
+	newestAt   ref  // the last new packet
+	unfinished bool // it ends no message
 	asked      ref  // the last packet that asks for an answer
 	askedPSN   roce.PSN
 	askedMost  bool // asked is set
@@ -268,7 +273,7 @@ func (f *flow) request(p *Packet) {
 		s.rkey, s.va, s.length, s.hasTarget = h.RKey(), h.VA(), h.Length(), true
 		if p.Info.Kind == roce.KindReadRequest {
 			span = f.span(h.Length())
-			r.slackFor(h.Length())
+			defer r.slackFor(psn, h.Length(), span)
 		}
 	}
 	if p.Complete && p.Info.HasAtomicETH {
@@ -284,6 +289,11 @@ func (f *flow) request(p *Packet) {
 		return
 	}
 	r.settle(f, psn)
+	if r.slack > 0 { // the length of responses may be known now
+		if n := f.span(r.readLength); n > 1 {
+			r.next, r.slack = r.readPSN.Add(n), 0
+		}
+	}
 	d := int(roce.Diff(psn, r.next))
 	if d < 0 {
 		f.earlier(p, s)
@@ -292,19 +302,22 @@ func (f *flow) request(p *Packet) {
 	if d > r.slack && !f.moved {
 		r.missing += d
 		id, _ := p.ident()
-		if len(r.gaps) == keptGaps { // the first few are for the report, the latest for what comes
-			r.gaps = slices.Delete(r.gaps, keptRefs, keptRefs+1)
-		}
-		r.gaps = append(r.gaps, gap{from: r.next, to: psn, at: p.ref(), id: id})
+		r.missed(gap{from: r.next, to: psn, at: p.ref(), id: id})
 	}
 	f.moved = false
 	r.advanced += int64(d + span)
 	r.next = psn.Add(span)
-	if p.Info.Kind != roce.KindReadRequest {
-		r.slack = 0
-	}
+	r.slack = 0
 	r.newest(p, asks)
 	r.took(s)
+}
+
+// missed keeps a gap.
+func (r *requester) missed(g gap) {
+	if len(r.gaps) == keptGaps { // the first few are for the report, the latest for what comes
+		r.gaps = slices.Delete(r.gaps, keptRefs, keptRefs+1)
+	}
+	r.gaps = append(r.gaps, g)
 }
 
 // took notes a packet that was seen last.
@@ -315,7 +328,8 @@ func (r *requester) took(s sent) {
 
 // newest notes what the newest packet leaves open.
 func (r *requester) newest(p *Packet, asks bool) {
-	r.unfinished = p.Info.First || p.Info.Middle
+	r.roundDone = r.roundDone || p.BTH.PSN() == r.roundPSN.Add(1)
+	r.unfinished, r.newestAt = p.Info.First || p.Info.Middle, p.ref()
 	if asks {
 		r.asked, r.askedPSN, r.askedMost = p.ref(), p.BTH.PSN(), true
 	}
@@ -372,6 +386,7 @@ func (r *requester) settle(f *flow, next roce.PSN) {
 	}
 	if next == h.psn.Add(1) && roce.Diff(next, r.next) < 0 && r.gapOf(next) == nil { // all from there on comes again
 		r.missing++
+		r.missed(gap{from: h.psn, to: h.psn.Add(1), at: h.behind, filled: []roce.PSN{h.psn}})
 		r.newRound(f, h.sent)
 		r.lastPSN, r.lastAt = h.psn, h.at
 		return
@@ -391,8 +406,14 @@ func (f *flow) span(n uint32) int {
 	return int(min((uint64(n)+uint64(mtu)-1)/uint64(mtu), 1<<22))
 }
 
-// slackFor allows the next PSN to be behind a READ's response of the smallest MTU.
-func (r *requester) slackFor(n uint32) { r.slack = int(min(uint64(n)/256+1, 1<<22)) }
+// slackFor allows the next PSN to be behind a READ's response of the smallest MTU, if the MTU is not known.
+func (r *requester) slackFor(psn roce.PSN, n uint32, span int) {
+	if roce.Diff(psn.Add(span), r.next) != 0 || span > 1 {
+		return
+	}
+	r.readPSN, r.readLength = psn, n
+	r.slack = int(min(uint64(n)/256+1, 1<<22))
+}
 
 // resend takes a packet that was sent before.
 func (f *flow) resend(s sent) {
@@ -423,7 +444,7 @@ func (r *requester) beginRound(f *flow, s sent) {
 	asked := r.askedFor(f, psn, at)
 	r.skipped = gap{}
 	r.rounds.addPSN(at, psn)
-	r.roundPSN = psn.Add(s.span - 1)
+	r.roundPSN, r.roundDone = psn.Add(s.span-1), false
 	switch {
 	case asked:
 		r.nakFresh = r.nakFresh && r.nakPSN != psn
@@ -453,11 +474,11 @@ func (r *requester) beginRound(f *flow, s sent) {
 func (r *requester) sameRound(s sent) bool {
 	psn, at := s.psn, s.at
 	ahead := roce.Diff(psn, r.roundPSN)
-	under := r.rounds.last.n != 0 && (r.rounds.last.n == r.lastAt.n || at.nanos-r.rounds.last.nanos < lateNanos)
+	under := r.rounds.last.n != 0 && (r.rounds.last.n == r.lastAt.n || !r.roundDone && at.nanos-r.rounds.last.nanos < lateNanos)
 	switch {
 	case r.rounds.last.n == 0 || r.nakFresh && psn == r.nakPSN:
 		return false
-	case ahead > 0 && (under || r.quiet.tries > 0 && psn != r.quiet.psn):
+	case ahead > 0 && (under || r.quiet.tries > 0 && psn != r.quiet.psn && r.newestAt.n < r.rounds.last.n):
 	case ahead < 0 && under && r.skips(psn, at):
 		r.wasLate(psn, at, r.skipped.at) // within the round
 		r.rounds.last = at
@@ -700,7 +721,7 @@ func (f *flow) lateResponse(p *Packet, psn roce.PSN, rounds int) bool {
 		if psn == g.from {
 			g.from = psn.Add(1)
 		}
-		if psn == g.to.Add(-1) {
+		if psn == g.to.Add(-1) && g.from != g.to {
 			g.to = psn
 		}
 		if g.from == g.to { // all have come

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -127,12 +128,17 @@ func (a *Analyzer) Report() *Report {
 		}
 	}
 	rank := map[Severity]int{Failure: 0, Warning: 1, Info: 2}
-	slices.SortStableFunc(r.Findings, func(x, y Finding) int { return rank[x.Severity] - rank[y.Severity] })
+	slices.SortStableFunc(r.Findings, func(x, y Finding) int {
+		return cmp.Or(rank[x.Severity]-rank[y.Severity], consequence[x.Code]-consequence[y.Code])
+	})
 	if n := len(r.Findings); n > maxFindings {
 		r.Findings, r.MoreFound = r.Findings[:maxFindings], n-maxFindings
 	}
 	return r
 }
+
+// consequence puts what follows from something else, or repeats it, behind that.
+var consequence = map[string]int{CodeReadLost: 1, CodeAckLost: 1, CodeNoAck: 2, CodeNotCaptured: 3, CodeNIC: 4, CodeCopies: 5, CodeSegments: 6}
 
 func (r *Report) add(f Finding) {
 	if f.Packets == nil {

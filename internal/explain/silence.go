@@ -16,8 +16,8 @@ func (a *Analyzer) oneWay(f *flow, add adder) bool {
 	for _, s := range f.silences {
 		answered = answered || roce.Diff(f.next, s.psn) > 0 // it went on behind that
 	}
-	if f.quiet.tries > 0 && len(f.silences) == 0 {
-		return false
+	if f.quiet.tries > 0 && f.quiet.tries < 3 && f.newestAt.n > f.quiet.last.n {
+		answered = true
 	}
 	if !answered || f.rounds.count == 0 && f.requests < 2 {
 		return answered
