@@ -22,8 +22,8 @@ type print struct {
 }
 
 const (
-	fewPrints  = 16
-	manyPrints = 512 // of the latest packets of a flow; a power of two
+	fewPrints  = 2 * maxPieces // until a flow has some packets; powers of two
+	manyPrints = 512           // of the latest packets of a flow, half of them of answers
 
 	// copyNanos is within what time the same bytes are a copy, where identifications do not tell, and nextNanos if no other packet came between:
 	// no requester's timer is that short.
@@ -92,21 +92,26 @@ func (f *flow) slot(p *Packet) *print {
 	switch {
 	case f.prints == nil:
 		f.prints = make([]print, fewPrints)
-	case len(f.prints) == fewPrints && f.packets > fewPrints:
+	case len(f.prints) == fewPrints && f.packets > fewPrints/4:
 		few := f.prints
 		f.prints = make([]print, manyPrints)
 		for i := range few {
 			if x := &few[i]; x.used {
-				f.prints[int(x.psn)&(manyPrints/2-1)|i&(fewPrints/2)<<5] = *x
+				f.prints[f.place(x.psn, i >= fewPrints/2)] = *x
 			}
 		}
 	}
+	return &f.prints[f.place(p.BTH.PSN(), p.Info != nil && !p.Info.Request)]
+}
+
+// place spreads PSNs, which may be those of READs, many apart.
+func (f *flow) place(psn roce.PSN, answer bool) int {
 	half := len(f.prints) / 2
-	at := int(p.BTH.PSN()) & (half - 1)
-	if p.Info != nil && !p.Info.Request {
-		at |= half
+	at := int(uint32(psn)*0x9e3779b1>>8) & (half - 1)
+	if answer {
+		at += half
 	}
-	return &f.prints[at]
+	return at
 }
 
 // seen is when a request was seen last, if it was lately.
@@ -114,7 +119,7 @@ func (f *flow) seen(psn roce.PSN) ref {
 	if len(f.prints) == 0 {
 		return ref{}
 	}
-	if s := &f.prints[int(psn)&(len(f.prints)/2-1)]; s.used && s.psn == psn && s.vantage == f.vantage {
+	if s := &f.prints[f.place(psn, false)]; s.used && s.psn == psn && s.vantage == f.vantage {
 		return s.at
 	}
 	return ref{}
@@ -145,6 +150,9 @@ func (f *flow) copied(p *Packet) bool {
 	if same && f.isCopy(p, s) {
 		if p.Info != nil && !p.Info.Request && !f.idents.counting() { // who gets a copy answers it
 			f.copiedAnswers++
+			if f.peer != nil {
+				f.peer.answeredTwice(now.psn)
+			}
 		} else {
 			f.copiedHere.addPSN(p.ref(), now.psn)
 		}
@@ -178,8 +186,10 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 		return false
 	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
 		return false
-	case p.Info != nil && (p.Info.Kind == roce.KindReadRequest || p.Info.Kind == roce.KindReadResponse): // asked for again as soon as something is missing
-		return f.last.n == before.n && waited < copyNanos/3
+	case p.Info != nil && p.Info.Kind == roce.KindReadResponse:
+		return f.last.n == before.n && waited < copyNanos/3 && id == s.id
+	case p.Info != nil && p.Info.Kind == roce.KindReadRequest: // asked for again as soon as something is missing
+		return f.last.n == before.n && f.lastPSN == p.BTH.PSN() && waited < copyNanos/3 && id == s.id
 	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false
 	}

@@ -411,25 +411,7 @@ func (a *Analyzer) unanswered(f *flow, add adder) {
 	if !back && f.requests > 0 && a.oneWay(f, add) {
 		return
 	}
-	if len(f.silences) > 0 {
-		at := refs{}
-		var parts []string
-		tries := 0
-		for i, s := range f.silences {
-			tries += s.tries
-			at.list = append(at.list, s.first.n, s.last.n)
-			if i < 4 {
-				part := fmt.Sprintf("PSN %d was sent again %s (packets %d to %d)", uint32(s.psn), times(s.tries), s.first.n, s.last.n)
-				if s.ended.n != 0 {
-					part += fmt.Sprintf(", answered in packet %d after %s", s.ended.n, duration(s.ended.nanos-s.first.nanos))
-				}
-				parts = append(parts, part)
-			}
-		}
-		at.count = tries
-		add(CodeNoAck, Warning, &at, fmt.Sprintf("Nothing acknowledged a request in time, so that it was sent again: %s. The request or its acknowledgement was lost, or the responder was late.", strings.Join(parts, "; ")),
-			"Look for drops in both directions. Where it is always the last packet of a burst, no later one makes the responder send a NAK: only the timer finds out.")
-	}
+	f.repeats(add)
 	q := f.quiet
 	if q.tries == 0 {
 		return
@@ -467,6 +449,41 @@ func (a *Analyzer) unanswered(f *flow, add adder) {
 		advice = "Give both queue pairs a P_Key index with the same key."
 	}
 	add(code, severity, &at, text, advice)
+}
+
+// repeats are requests that were sent again because nothing had come back in time, and were answered.
+func (f *flow) repeats(add adder) {
+	if f.ackLate.count > 0 {
+		add(CodeLate, Info, &f.ackLate, fmt.Sprintf("Sent again just when the acknowledgement was on its way: PSN %s. It was late, nothing was lost: the responder, or its host, was busy, or the requester's timer is short.", psns(f.ackLate.psns, f.ackLate.count)), "")
+	}
+	for _, late := range []bool{false, true} {
+		at, tries := refs{}, 0
+		var parts []string
+		for _, s := range f.silences {
+			if s.late != late {
+				continue
+			}
+			tries += s.tries
+			at.list = append(at.list, s.first.n, s.last.n)
+			if len(parts) < 4 {
+				part := fmt.Sprintf("PSN %d was sent again %s (packets %d to %d)", uint32(s.psn), times(s.tries), s.first.n, s.last.n)
+				if s.ended.n != 0 {
+					part += fmt.Sprintf(", answered in packet %d after %s", s.ended.n, duration(s.ended.nanos-s.first.nanos))
+				}
+				parts = append(parts, part)
+			}
+		}
+		if at.count = tries; tries == 0 {
+			continue
+		}
+		text := fmt.Sprintf("Nothing acknowledged a request in time, so that it was sent again: %s. ", strings.Join(parts, "; "))
+		if late {
+			add(CodeLate, Info, &at, text+"It had arrived the first time, as what followed shows: the acknowledgement was late, or was made good by a later one.", "")
+			continue
+		}
+		add(CodeNoAck, Warning, &at, text+"The request or its acknowledgement was lost, or the responder was late.",
+			"Look for drops in both directions. Where it is always the last packet of a burst, no later one makes the responder send a NAK: only the timer finds out.")
+	}
 }
 
 // stormOf is how many RNR NAKs for one packet in a row, or in all, are a storm.

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"rnic/internal/roce"
 )
@@ -119,6 +120,7 @@ type requester struct {
 
 	acked   roce.PSN // behind what was acknowledged
 	ackSeen bool
+	ackedAt ref
 
 	gaps    []gap // PSNs that were not seen, though later ones were
 	missing int
@@ -146,6 +148,7 @@ type requester struct {
 	pastLost, pastLate int // of those that are not kept
 	silences           []silence
 	quiet              silence // the one that has not ended
+	ackLate            refs    // sent again just when the acknowledgement was on its way
 	ackLost            refs    // packets that were sent again though an acknowledgement was seen
 	readAgain          refs    // READs that were sent again though a response was seen
 	readTrouble        int     // of the responses, as far as it explains what was sent again
@@ -172,7 +175,8 @@ type sent struct {
 	va        uint64
 	length    uint32
 	hasTarget bool
-	span      int // PSNs that it takes
+	span      int  // PSNs that it takes
+	duplicate bool // so its receiver says
 }
 
 type gap struct {
@@ -211,7 +215,8 @@ type silence struct {
 	tries       int // sent once more so often
 	first, last ref
 	size        int
-	ended       ref // n == 0: it has not
+	ended       ref  // n == 0: it has not
+	late        bool // both have arrived
 }
 
 type refusal struct {
@@ -266,7 +271,7 @@ func (f *flow) request(p *Packet) {
 	r := &f.requester
 	psn := p.BTH.PSN()
 	r.requests++
-	s := sent{psn: psn, at: p.ref(), op: p.Op, payload: p.Payload, size: p.Size}
+	s := sent{duplicate: strings.HasPrefix(p.Comment, "duplicate"), psn: psn, at: p.ref(), op: p.Op, payload: p.Payload, size: p.Size}
 	span := 1
 	if p.Complete && p.Info.HasRETH {
 		h := p.Info.RETH(p.Headers)
@@ -434,6 +439,12 @@ func (r *requester) newRound(f *flow, s sent) {
 	r.beginRound(f, s)
 }
 
+// crossed tells whether the acknowledgement of what is sent again was on its way, and late: else it would have come long before.
+func (r *requester) crossed(f *flow, s sent) bool {
+	before, ok := r.find(s.psn)
+	return ok && s.at.nanos-r.ackedAt.nanos < r.ackedAt.nanos-before.at.nanos
+}
+
 // skips tells whether the round has left a packet out, just now.
 func (r *requester) skips(psn roce.PSN, at ref) bool {
 	return r.skipped.at.n != 0 && roce.Diff(psn, r.skipped.from) >= 0 && roce.Diff(r.skipped.to, psn) > 0 && at.nanos-r.skipped.at.nanos < lateNanos
@@ -455,7 +466,11 @@ func (r *requester) beginRound(f *flow, s sent) {
 	case r.ackSeen && roce.Diff(psn, r.acked) < 0 && s.op.Info() != nil && s.op.Info().Kind == roce.KindReadRequest:
 		r.readAgain.addPSN(at, psn)
 	case r.ackSeen && roce.Diff(psn, r.acked) < 0:
-		r.ackLost.addPSN(at, psn)
+		if r.crossed(f, s) {
+			r.ackLate.addPSN(at, psn)
+		} else {
+			r.ackLost.addPSN(at, psn)
+		}
 	default:
 		q := &r.quiet
 		if q.tries == 0 || q.psn != psn {
@@ -466,7 +481,7 @@ func (r *requester) beginRound(f *flow, s sent) {
 			}
 		}
 		q.tries++
-		q.last = at
+		q.last, q.late = at, s.duplicate && q.tries == 1
 	}
 }
 
@@ -561,13 +576,16 @@ func (f *flow) answer(p *Packet) {
 func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 	r := &f.requester
 	if r.ackSeen && roce.Diff(upTo, r.acked) <= 0 {
+		r.answeredTwice(upTo.Add(-1))
 		return
 	}
 	if !r.ackSeen && r.started && roce.Diff(upTo, r.next) > 1<<20 {
 		return
 	}
-	r.ackSeen, r.acked = true, upTo
+	r.ackSeen, r.acked, r.ackedAt = true, upTo, at
 	if r.quiet.tries > 0 && roce.Diff(upTo, r.quiet.psn) > 0 {
+		// What follows it was not lost, without being sent again: so it was not either.
+		r.quiet.late = r.quiet.late || r.quiet.tries == 1 && r.roundPSN == r.quiet.psn && roce.Diff(upTo, r.quiet.psn) > 1
 		r.endSilence(at)
 	}
 	if r.rnrOpen && roce.Diff(upTo, r.rnrPSN) > 0 {
@@ -584,6 +602,18 @@ func (f *flow) acknowledged(at ref, upTo roce.PSN) {
 		if s := &r.sent[i]; roce.Diff(upTo, s.psn) > 0 {
 			f.biggest = max(f.biggest, s.size)
 		}
+	}
+}
+
+// answeredTwice: an acknowledgement came again. If what it acknowledges had been sent again, both have arrived.
+func (r *requester) answeredTwice(psn roce.PSN) {
+	for i := range r.losses {
+		if n := len(r.silences); n > 0 && r.losses[i].psn == r.silences[n-1].psn {
+			return // it was asked for, too
+		}
+	}
+	if n := len(r.silences); n > 0 && r.silences[n-1].ended.n != 0 && roce.Diff(psn.Add(1), r.silences[n-1].psn) > 0 {
+		r.silences[n-1].late = true
 	}
 }
 
@@ -695,7 +725,12 @@ func (f *flow) response(p *Packet) {
 		rounds = f.peer.resent.count
 	}
 	d := roce.Diff(psn, f.readNext)
-	if d < 0 && (f.lateResponse(p, psn, rounds) || f.readSeen && (p.Info.Middle || p.Info.Last || f.peer != nil && rounds == f.readRounds)) { // what is asked for again begins with a first one
+	switch {
+	case d >= 0 || !f.readSeen:
+	case f.lateResponse(p, psn, rounds):
+		return
+	case p.Info.Middle || p.Info.Last || f.peer != nil && rounds == f.readRounds: // what is asked for again begins with a first one
+		f.readGaps = nil // it has come, or comes
 		return
 	}
 	if f.readSeen && d > 0 && (f.inRead || p.Info.Middle || p.Info.Last) {

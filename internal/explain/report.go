@@ -27,6 +27,7 @@ const (
 	CodeNoAck        = "no-acknowledgement"   // sent again, and answered in the end
 	CodeRetries      = "retries-exceeded"     // sent again and again, and never answered
 	CodeNoAnswer     = "no-answer"            // likewise, and nothing at all comes from there
+	CodeLate         = "late-acknowledgement" // sent again, though nothing was lost
 	CodeAckLost      = "acknowledgement-lost" // sent again though it was acknowledged
 	CodeReadLost     = "read-response-lost"
 	CodeRNR          = "receiver-not-ready"
