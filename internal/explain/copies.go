@@ -17,6 +17,7 @@ type print struct {
 	vantage Vantage
 	psn     roce.PSN
 	used    bool
+	answer  bool
 	sum     uint64
 	id      uint16
 }
@@ -90,14 +91,19 @@ func (i *idents) counting() bool { return i.steps >= 4 && i.other <= i.steps/8 }
 // slot is where the print of a packet is kept. Requests and answers have PSNs of their own.
 func (f *flow) slot(p *Packet) *print {
 	switch {
+	case f.prints == nil && f.packets == 0:
+		return &f.only
 	case f.prints == nil:
 		f.prints = make([]print, fewPrints)
+		if x := &f.only; x.used {
+			f.prints[f.place(x.psn, x.answer)] = *x
+		}
 	case len(f.prints) == fewPrints && f.packets > fewPrints/4:
 		few := f.prints
 		f.prints = make([]print, manyPrints)
 		for i := range few {
 			if x := &few[i]; x.used {
-				f.prints[f.place(x.psn, i >= fewPrints/2)] = *x
+				f.prints[f.place(x.psn, x.answer)] = *x
 			}
 		}
 	}
@@ -129,7 +135,7 @@ func (f *flow) seen(psn roce.PSN) ref {
 // taken for one that was sent again.
 func (f *flow) copied(p *Packet) bool {
 	s := f.slot(p)
-	now := print{at: p.ref(), vantage: p.Vantage, psn: p.BTH.PSN(), used: true, sum: p.sum()}
+	now := print{at: p.ref(), vantage: p.Vantage, psn: p.BTH.PSN(), used: true, answer: p.Info != nil && !p.Info.Request, sum: p.sum()}
 	id, hasID := p.ident()
 	now.id = id
 	same := s.used && s.psn == now.psn && s.sum == now.sum

@@ -21,7 +21,8 @@ type flow struct {
 	ended   bool  // another connection has taken its place
 	absent  *flow // the requests that its packets answer, if they are not in the capture
 
-	prints        []print // of the latest packets
+	only          print   // of the first packet
+	prints        []print // of the latest packets, from the second one on
 	idents        idents
 	copiedHere    refs
 	copiedAnswers int // of which it is not sure
