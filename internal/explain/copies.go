@@ -171,6 +171,15 @@ func (f *flow) copied(p *Packet) bool {
 	return false
 }
 
+// responds tells whether an operation has responses, or is one: those are asked for again as soon as a later one comes, without a NAK.
+func responds(k roce.Kind) bool {
+	switch k {
+	case roce.KindReadRequest, roce.KindReadResponse, roce.KindCmpSwap, roce.KindFetchAdd, roce.KindAtomicAck, roce.KindAtomicWrite, roce.KindFlush:
+		return true
+	}
+	return false
+}
+
 // isCopy judges a packet with the same bytes as one before.
 func (f *flow) isCopy(p *Packet, s *print) bool {
 	before, waited := s.at, p.Nanos-s.at.nanos
@@ -190,11 +199,11 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 		return false
 	case f.held.on && p.BTH.PSN() == f.held.psn.Add(f.held.span): // then that one was not late: all from there on is sent again
 		return false
-	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
+	case p.Info != nil && p.Info.Request && responds(p.Info.Kind) && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
 		return false
-	case p.Info != nil && p.Info.Kind == roce.KindReadResponse:
+	case p.Info != nil && !p.Info.Request && responds(p.Info.Kind):
 		return f.last.n == before.n && waited < copyNanos/3 && id == s.id
-	case p.Info != nil && p.Info.Kind == roce.KindReadRequest: // asked for again as soon as something is missing
+	case p.Info != nil && p.Info.Request && responds(p.Info.Kind): // asked for again as soon as something is missing
 		return f.last.n == before.n && f.lastPSN == p.BTH.PSN() && waited < copyNanos/3 && id == s.id
 	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false

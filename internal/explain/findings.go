@@ -309,7 +309,7 @@ func (a *Analyzer) lost(f *flow, add adder) {
 			"Look for drops on the way from the responder.")
 	}
 	if f.readAgain.count > 0 {
-		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs were asked for again though this capture has their responses: PSN %s. The responses were lost behind this point, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
+		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs or atomics were asked for again though this capture has responses to them, or to later ones: PSN %s. Responses were lost, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
 			"Look for drops on the way from the responder to the requester, or capture at the requester.")
 	}
 	if f.ackLost.count > 0 {
@@ -383,6 +383,8 @@ func (l *loss) text() string {
 		s += " (sent before the capture began)"
 	case l.sent.n != 0:
 		s += fmt.Sprintf(" (packet %d, so it was lost behind this point)", l.sent.n)
+	case l.round:
+		s += " (missing among what was sent again, so it was lost before this point)"
 	case l.passed:
 		s += " (it passed this point, so it was lost behind it)"
 	default:

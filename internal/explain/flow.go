@@ -131,7 +131,9 @@ type requester struct {
 	held       held     // one that may be late, or the first of those that are sent again
 	readPSN    roce.PSN // slack is of it
 	readLength uint32
-	skipped    gap // within the last round
+	skipped    gap      // within the last round
+	roundFrom  roce.PSN // of the last round: its first packet, and its highest
+	roundAt    ref
 	roundPSN   roce.PSN
 	roundDone  bool  // new ones follow it
 	advanced   int64 // PSNs from the first one
@@ -204,6 +206,7 @@ type loss struct {
 	early       bool // the capture began later
 	sent, again ref  // n == 0: not in the capture
 	passed      bool // it was seen here
+	round       bool // among what was sent again, it was not
 	first       bool // sent is not there, and again is the first one seen
 	done        ref
 	late        ref  // it was not lost: it has come here, late
@@ -456,6 +459,7 @@ func (r *requester) beginRound(f *flow, s sent) {
 	asked := r.askedFor(f, psn, at)
 	r.skipped = gap{}
 	r.rounds.addPSN(at, psn)
+	r.roundFrom, r.roundAt = psn, at
 	r.roundPSN, r.roundDone = psn.Add(s.span-1), false
 	switch {
 	case asked:
@@ -464,7 +468,7 @@ func (r *requester) beginRound(f *flow, s sent) {
 		r.nakFresh = false
 	case f.peer != nil && f.peer.readTrouble > r.readTrouble: // responses are missing, or came in another order
 		r.readTrouble = f.peer.readTrouble
-	case r.ackSeen && roce.Diff(psn, r.acked) < 0 && s.op.Info() != nil && s.op.Info().Kind == roce.KindReadRequest:
+	case r.ackSeen && roce.Diff(psn, r.acked) < 0 && s.op.Info() != nil && responds(s.op.Info().Kind):
 		r.readAgain.addPSN(at, psn)
 	case r.ackSeen && roce.Diff(psn, r.acked) < 0:
 		if r.crossed(f, s) {
@@ -701,6 +705,9 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 		l.sent = s
 	}
 	l.passed = l.sent.n != 0 || !l.early && r.gapOf(psn) == nil
+	if r.roundAt.n > l.sent.n && r.rounds.count > 0 && roce.Diff(psn, r.roundFrom) >= 0 && (roce.Diff(r.roundPSN, psn) > 0 || r.newestAt.n > r.rounds.last.n) { // all was sent again, but this did not come
+		l.sent, l.passed, l.round = ref{}, false, true
+	}
 	if l.late = r.lateOne(psn); l.late.n == 0 {
 		l.late = r.overtook(psn, l.sent)
 		l.overtook = l.late.n != 0

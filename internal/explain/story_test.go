@@ -480,3 +480,26 @@ func TestSegmentsOfRequests(t *testing.T) {
 		t.Errorf("%s", text(r))
 	}
 }
+
+// What was lost again when all was sent again was lost where that was not seen, though it was seen before.
+func TestLostAgain(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		s.writes(100, 108)
+		s.ack(107)
+		s.id(1) // 108 is lost
+		s.writes(109, 116)
+		s.nak(108)
+		s.now += 30 * microsecond
+		s.writes(108, 115)
+		s.id(1) // and 115, which had come before
+		s.writes(116, 120)
+		s.nak(115)
+		s.now += 30 * microsecond
+		s.writes(115, 120)
+		s.ack(119)
+		f := find(s.explain(t), CodeLost)
+		if f == nil || f.Count != 2 || !strings.Contains(f.Text, "PSN 115 (missing among what was sent again, so it was lost before this point)") {
+			t.Errorf("%+v", f)
+		}
+	})
+}
