@@ -72,9 +72,9 @@ func TestSenderIntoAReceiverThatIsNotReady(t *testing.T) {
 	}
 	<-done
 	sa, sb := a.Ctx.Device().Stats(), b.Ctx.Device().Stats()
-	// One to a request that was sent again, and has been answered meanwhile, is not counted as one.
-	if sb.RNRNAKsSent == 0 || sa.RNRNAKsReceived > sb.RNRNAKsSent || sa.RNRNAKsReceived+sa.StaleAcks < sb.RNRNAKsSent {
-		t.Errorf("%d RNR NAKs sent, %d received, %d stale", sb.RNRNAKsSent, sa.RNRNAKsReceived, sa.StaleAcks)
+	// One that is decided on before the last has left takes its place.
+	if sb.RNRNAKsSent == 0 || sa.RNRNAKsReceived == 0 || sa.RNRNAKsReceived > sb.RNRNAKsSent {
+		t.Errorf("%d RNR NAKs sent, %d received", sb.RNRNAKsSent, sa.RNRNAKsReceived)
 	}
 }
 
