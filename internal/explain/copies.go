@@ -145,6 +145,9 @@ func (f *flow) copied(p *Packet) bool {
 		if elsewhere {
 			return true
 		}
+		if f.behind(p) { // a copy of what is not remembered any more
+			return true
+		}
 		*s = now
 		if f.strange++; f.strange < strangers {
 			return true
@@ -152,6 +155,9 @@ func (f *flow) copied(p *Packet) bool {
 		f.vantage, f.moved = p.Vantage, true
 	}
 	f.strange = 0
+	if p.Info != nil && !p.Info.Request && (!f.answered || roce.Diff(now.psn, f.topAnswer) > 0) {
+		f.answered, f.topAnswer = true, now.psn
+	}
 	same = same && s.vantage == p.Vantage
 	if same && f.isCopy(p, s) {
 		if p.Info != nil && !p.Info.Request && !f.idents.counting() { // who gets a copy answers it
@@ -169,6 +175,18 @@ func (f *flow) copied(p *Packet) bool {
 		f.idents.note(id)
 	}
 	return false
+}
+
+// behind tells whether a packet seen elsewhere is no news: the flow was seen farther on.
+func (f *flow) behind(p *Packet) bool {
+	switch psn := p.BTH.PSN(); {
+	case f.key.transport == roce.TransportUD || p.Info == nil:
+		return false
+	case p.Info.Request:
+		return f.started && roce.Diff(psn, f.next) < 0
+	default:
+		return f.answered && roce.Diff(psn, f.topAnswer) <= 0
+	}
 }
 
 // responds tells whether an operation has responses, or is one: those are asked for again as soon as a later one comes, without a NAK.

@@ -25,7 +25,9 @@ type flow struct {
 	prints        []print // of the latest packets, from the second one on
 	idents        idents
 	copiedHere    refs
-	copiedAnswers int // of which it is not sure
+	answered      bool     // topAnswer is set
+	topAnswer     roce.PSN // the highest of an answer
+	copiedAnswers int      // of which it is not sure
 
 	packets, copies, payload int
 	first, last              ref

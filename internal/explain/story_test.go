@@ -308,6 +308,35 @@ func TestOtherPlaces(t *testing.T) {
 	}
 }
 
+// Captures of both sides in one file, of which the other's comes in long bursts behind, are the traffic of one.
+func TestBothSidesMerged(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		for round := range roce.PSN(6) {
+			s.writes(100+600*round, 700+600*round)
+			s.ack(699 + 600*round)
+		}
+		var list []Frame
+		place := func(f Frame, n byte) {
+			g := f
+			g.Data = append(append([]byte{8, 0, 0, 0, 0, 0, 0, n}, make([]byte, 12)...), f.Data[14:]...)
+			g.Length = len(g.Data)
+			list = append(list, g)
+		}
+		for at := 0; at < len(s.list); at += 601 { // as one side sent them, then as the other got them
+			for side := byte(1); side <= 2; side++ {
+				for _, f := range s.list[at : at+601] {
+					place(f, side)
+				}
+			}
+		}
+		r := explainBytes(t, pcap(binary.LittleEndian, true, LinkSLL2, list))
+		says(t, r, "", "")
+		if len(r.Findings) != 0 || r.Connections[0].Packets != 3600 {
+			t.Errorf("%s", text(r))
+		}
+	})
+}
+
 // Another connection with the queue pair number of one before is no gap and nothing that was sent again, in either direction of the jump.
 func TestQueuePairNumberUsedAgain(t *testing.T) {
 	for _, next := range []roce.PSN{100 + 1<<21, 100 + 3<<22, roce.PSN(80).Add(-beforeFirst)} {
