@@ -707,7 +707,7 @@ func (f *flow) lacks(p *Packet, psn roce.PSN) {
 		l.sent = s
 	}
 	l.passed = l.sent.n != 0 || !l.early && r.gapOf(psn) == nil
-	if r.roundAt.n > l.sent.n && r.rounds.count > 0 && roce.Diff(psn, r.roundFrom) >= 0 && (roce.Diff(r.roundPSN, psn) > 0 || r.newestAt.n > r.rounds.last.n) { // all was sent again, but this did not come
+	if r.roundAt.n > l.sent.n && r.rounds.count > 0 && roce.Diff(psn, r.roundFrom) >= 0 && (roce.Diff(r.roundPSN, psn) > 0 || l.sent.n != 0 && r.newestAt.n > r.rounds.last.n) { // all was sent again, but this did not come
 		l.sent, l.passed, l.round = ref{}, false, true
 	}
 	if l.late = r.lateOne(psn); l.late.n == 0 {

@@ -530,5 +530,24 @@ func TestLostAgain(t *testing.T) {
 		if f == nil || f.Count != 2 || !strings.Contains(f.Text, "PSN 115 (missing among what was sent again, so it was lost before this point)") {
 			t.Errorf("%+v", f)
 		}
+		s.id(1)
+		s.writes(121, 124)
+		s.nak(120)
+		if f := find(s.explain(t), CodeLost); f == nil || !strings.Contains(f.Text, "PSN 120 (not in this capture, so it was lost before this point)") {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// What nobody asks for, and nobody sends again, the capture has left out.
+func TestLeftOut(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		s.writes(100, 200)
+		s.list = slices.Delete(s.list, 30, 60)
+		s.ack(199)
+		r := s.explain(t)
+		if f := find(r, CodeNotCaptured); f == nil || !r.OK() || !strings.Contains(f.Text, "30 packets") {
+			t.Errorf("%s", text(r))
+		}
 	})
 }
