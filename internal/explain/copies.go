@@ -45,6 +45,20 @@ type idents struct {
 	steps, other int // forward by a little, and else
 }
 
+// sightings are where a flow's packets are seen, and which.
+type sightings struct {
+	vantage       Vantage // where they are seen; what is seen elsewhere are copies
+	strange       int     // packets seen elsewhere, in a row, of which no copy was seen here
+	moved         bool    // to another vantage, just now
+	only          print   // of the first packet
+	prints        []print // of the latest packets, from the second one on
+	idents        idents
+	copiedHere    refs
+	answered      bool     // topAnswer is set
+	topAnswer     roce.PSN // the highest of an answer
+	copiedAnswers int      // of which it is not sure
+}
+
 // ident is the IPv4 identification; ok: there is one.
 func (p *Packet) ident() (id uint16, ok bool) {
 	if len(p.ip) < 20 || p.ip[0]>>4 != 4 {
