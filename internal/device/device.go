@@ -117,7 +117,7 @@ func New(cfg Config) (*Device, error) {
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
-	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report})
+	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report, Stopped: stopped})
 	if err != nil {
 		d.port.close()
 		d.taps.close()

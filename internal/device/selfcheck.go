@@ -86,3 +86,9 @@ func (d *Device) findLeaks() {
 		d.cfg.Report(fmt.Sprintf("%d objects belong to no program any more (there are %+v, of programs %+v): their memory is lost until the NIC ends. This is a fault of rnic's: please report it", more, there, owned))
 	}
 }
+
+// stopped tells whether the program that has the queue pair is stopped: by a signal, or in a debugger.
+func stopped(owner any) bool {
+	q, ok := owner.(*QP)
+	return ok && processStopped(int(q.ctx.pid.Load()))
+}

@@ -50,6 +50,9 @@ type Config struct {
 	Waking Waking
 	// Report, if set, is told in words of what the engine finds wrong with itself. It is called with nothing held.
 	Report func(string)
+	// Stopped tells whether the program that has a queue pair with this nic.QP.Owner is stopped (SIGSTOP, a debugger): what it
+	// has left half done is no fault then. It is called with nothing held. nil: none ever is.
+	Stopped func(owner any) bool
 }
 
 // Waking is the policy of the units' threads while there is nothing to do. The zero value is the
@@ -70,9 +73,10 @@ type Engine struct {
 
 	atomics sync.Mutex // likewise, while atomics are performed
 
-	report func(string)
-	deaths deaths
-	health health
+	report  func(string)
+	stopped func(owner any) bool
+	deaths  deaths
+	health  health
 
 	tap atomic.Pointer[Tap] // nil: nobody looks at the packets
 }
@@ -104,7 +108,7 @@ func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
 // New makes the units and starts their threads.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer, report: cfg.Report}
+	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer, report: cfg.Report, stopped: cfg.Stopped}
 	if cfg.Waking.SpinNanos == 0 {
 		cfg.Waking.SpinNanos = 200_000
 	}

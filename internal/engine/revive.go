@@ -126,8 +126,9 @@ func (u *Unit) forgetRings() {
 	for _, q := range u.rings.q {
 		q.Rung.Store(false)
 	}
-	u.rings.q = nil
+	u.rings.q, u.rings.check = nil, false
 	u.rings.n.Store(0)
+	u.checkup.open.Store(false)
 }
 
 // empty throws away what was left.

@@ -107,12 +107,20 @@ func (u *Unit) doorbells(now int64) bool {
 	}
 	u.rings.mu.Lock()
 	u.rung, u.rings.q = u.rings.q, u.rung[:0]
+	check := u.rings.check
+	u.rings.check = false
 	u.rings.n.Store(0)
 	u.rings.mu.Unlock()
 	for i, q := range u.rung {
 		q.Rung.Store(false)
 		u.doorbell(now, q)
 		u.rung[i] = nil
+	}
+	if check {
+		u.doCheckup(now) // what was rung before is seen
+	}
+	if len(u.rung) == 0 {
+		return worked
 	}
 	if u.stages != nil {
 		u.stages.Doorbell.Store(Now())

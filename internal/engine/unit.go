@@ -49,9 +49,10 @@ type Unit struct {
 	stages *Stages // nil: not recorded
 
 	rings struct {
-		mu sync.Mutex
-		q  []*nic.QP
-		n  atomic.Int32
+		mu    sync.Mutex
+		q     []*nic.QP
+		check bool // a look at itself is asked for: see selfcheck.go
+		n     atomic.Int32
 	}
 	inbox inbox
 
@@ -64,10 +65,8 @@ type Unit struct {
 	closed   atomic.Bool
 	done     chan struct{}
 	counters Counters
-	beat     heartbeat     // see selfcheck.go
-	found    []nic.Trouble // scratch
-	// stalledAt is when it last spoke of a queue pair that waited for nothing.
-	stalledAt int64
+	checkup  checkup
+	found    []nic.Trouble // scratch of it
 }
 
 // Counters tell what the unit did. They are read without holding it.
@@ -129,7 +128,7 @@ func (u *Unit) leaveDoorbell(q *nic.QP) {
 	}
 	u.rings.mu.Lock()
 	u.rings.q = append(u.rings.q, q)
-	u.rings.n.Store(int32(len(u.rings.q)))
+	u.rings.n.Add(1)
 	u.rings.mu.Unlock()
 }
 
