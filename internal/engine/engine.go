@@ -173,6 +173,15 @@ func (e *Engine) Core() *nic.NIC { return e.core }
 
 // Do runs f with the units held: a command. What f started is on its way when Do returns.
 func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
+	e.command(func() {
+		now := Now()
+		f(e.core, now)
+		e.settle(now)
+	})
+}
+
+// command runs f with the units held, which the core knows, and none of them dead.
+func (e *Engine) command(f func()) {
 	defer faultsPanic()() // f may look at queues that a program shares
 	defer e.kick()
 	defer e.revive()
@@ -183,9 +192,7 @@ func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	defer e.core.SetAlone(false)
 	e.core.SetAlone(true)
 	said = e.reviveHeld()
-	now := Now()
-	f(e.core, now)
-	e.settle(now)
+	f()
 }
 
 // settle has the units do what they had put off until they are alone, and sends what they have to send. The units are
@@ -236,29 +243,24 @@ func (e *Engine) alone() { e.Do(func(*nic.NIC, int64) {}) }
 // Drain runs the units until they have nothing to do now: what was rung before the call has been
 // fetched and started. It is how a command keeps the order of the program.
 func (e *Engine) Drain() {
-	defer faultsPanic()()
-	defer e.kick()
-	defer e.revive()
-	var said string
-	defer func() { e.tell(said) }()
-	e.Lock()
-	defer e.Unlock()
-	defer e.core.SetAlone(false)
-	e.core.SetAlone(true)
-	said = e.reviveHeld()
-	for range 64 {
-		worked := false
-		for _, u := range e.units {
-			worked = !u.closed.Load() && u.step(lookSometimes) || worked
+	e.command(func() {
+		for range drainRounds {
+			worked := false
+			for _, u := range e.units {
+				worked = !u.closed.Load() && u.step(lookSometimes) || worked
+			}
+			if e.many() {
+				e.settle(Now())
+			}
+			if !worked {
+				break
+			}
 		}
-		if e.many() {
-			e.settle(Now())
-		}
-		if !worked {
-			break
-		}
-	}
+	})
 }
+
+// drainRounds bounds the rounds of a drain: peers and programs may always have more to do.
+const drainRounds = 64
 
 // Move makes q one of another unit, whose index must be that of one. moved is called, with the units held, if that is
 // a change. What has arrived at other units goes to the new one before anything that arrives there, and what q has sent

@@ -59,20 +59,9 @@ func (e *Engine) runAlone(now int64) {
 
 // revive puts the units that are dead back to work. The caller holds none.
 func (e *Engine) revive() {
-	if !e.deaths.waiting.Load() {
-		return
+	if e.deaths.waiting.Load() {
+		e.command(func() { e.settle(Now()) })
 	}
-	defer faultsPanic()() // queue pairs are flushed: their queues may be truncated
-	var said string
-	func() {
-		e.Lock()
-		defer e.Unlock()
-		defer e.core.SetAlone(false)
-		e.core.SetAlone(true)
-		said = e.reviveHeld()
-		e.settle(Now())
-	}()
-	e.tell(said)
 }
 
 // reviveHeld is revive for who holds all units, and is alone: a command must not come upon what a dead unit has left. It returns

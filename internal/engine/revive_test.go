@@ -79,6 +79,24 @@ func TestDoorbellsOutliveADeath(t *testing.T) {
 	}
 }
 
+// A unit is revived by who drives it, while the threads sleep: what that gives another unit to do goes on, though it is more than is sent at once.
+func TestRevivalWakesOtherUnits(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	b := r.end(1, nic.UC)
+	b.connect(localGID, 0x777777)
+	r.asleep()
+	const sends = 2 * sendBatches * batchPackets
+	r.e.Lock()
+	b.post(ring.OpWrite, sends)
+	b.q.Rung.Store(true)
+	r.e.units[0].rung = append(r.e.units[0].rung, b.q) // the doorbell is in the hands of the unit that dies
+	r.e.units[0].dead = true
+	r.e.deaths.waiting.Store(true)
+	r.e.Unlock()
+	r.e.revive()
+	b.completions(sends)
+}
+
 // A command never finds a dead unit.
 func TestCommandsRevive(t *testing.T) {
 	r := newUnitsRig(t, []link.Link{nil, nil})
