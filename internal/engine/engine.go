@@ -41,9 +41,9 @@ type Links struct {
 type Config struct {
 	Core  *nic.NIC // the first unit
 	Links []Links  // of each unit
-	// Events gets the NIC's events after each step, with the unit held: it must not block, nor call
-	// back into the engine. It is called by one goroutine at a time.
-	Events func([]nic.Event)
+	// Event gets each of the NIC's events after each step, with the unit held: it must not block, nor call
+	// back into the engine. It is called by one goroutine at a time. An event of which it panics it gets once more.
+	Event func(nic.Event)
 	// Steer tells the port which queue pairs are not of the unit that their number says (nic.NIC.HomeUnit). nil: the port
 	// does not steer. It is called with the units held.
 	Steer  func(moved map[uint32]int)
@@ -65,11 +65,11 @@ type Waking struct {
 
 // Engine is the processing units of one NIC.
 type Engine struct {
-	units  []*Unit
-	core   *nic.NIC
-	events func([]nic.Event)
-	steer  func(moved map[uint32]int)
-	calls  sync.Mutex // held while events is called, if there are many units
+	units []*Unit
+	core  *nic.NIC
+	event func(nic.Event)
+	steer func(moved map[uint32]int)
+	calls sync.Mutex // held while event is called, if there are many units
 
 	atomics sync.Mutex // likewise, while atomics are performed
 
@@ -108,7 +108,7 @@ func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
 // New makes the units and starts their threads.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer, report: cfg.Report, stopped: cfg.Stopped}
+	e := &Engine{core: cfg.Core, event: cfg.Event, steer: cfg.Steer, report: cfg.Report, stopped: cfg.Stopped}
 	if cfg.Waking.SpinNanos == 0 {
 		cfg.Waking.SpinNanos = 200_000
 	}

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +97,59 @@ func TestRevivalWakesOtherUnits(t *testing.T) {
 	r.e.Unlock()
 	r.e.revive()
 	b.completions(sends)
+}
+
+// The unit dies of an event that cannot be delivered: those behind it in the same step are delivered all the same, those before it
+// once, and it itself when that goes the second time; else it is said that it is lost.
+func TestEventsOutliveADeath(t *testing.T) {
+	for _, c := range []struct {
+		fails int
+		want  string
+	}{{1, "[0 1 1 2 3 fatal]"}, {2, "[0 1 1 2 3 fatal]"}} {
+		r := newUnitsRig(t, []link.Link{nil})
+		said, got, numbers, fails := "", []any{}, map[*nic.CQ]int{}, c.fails
+		r.e.report = func(s string) { said += s }
+		var ends []*unitsEnd
+		for i := range 4 {
+			ends = append(ends, r.end(0, nic.UC))
+			ends[i].connect(localGID, 0x777777)
+			numbers[ends[i].core] = i
+		}
+		r.asleep()
+		r.e.event = func(e nic.Event) {
+			if e.Type == nic.EventQPFatal {
+				if len(got) < 6 {
+					got = append(got, "fatal")
+				}
+				return
+			}
+			n := numbers[e.CQ]
+			if got = append(got, n); n == 1 && fails > 0 {
+				fails--
+				panic("a bug")
+			}
+		}
+		r.do(func(*nic.NIC, int64) error {
+			for _, e := range ends {
+				e.core.Arm(false)
+				e.post(ring.OpWrite, 1)
+			}
+			return nil
+		})
+		r.e.Lock()
+		for _, e := range ends {
+			e.q.Unit().Doorbell(Now(), e.q)
+		}
+		r.e.Unlock()
+		r.e.Drain() // takes all of them in one step, and dies
+		r.e.Drain()
+		if s := fmt.Sprint(got); s != c.want {
+			t.Errorf("failing %d times: events of %v, want %v", c.fails, s, c.want)
+		}
+		if lost := strings.Contains(said, "is lost"); lost != (c.fails > 1) || !strings.Contains(said, "a bug") {
+			t.Errorf("failing %d times: said %q", c.fails, said)
+		}
+	}
 }
 
 // A command never finds a dead unit.

@@ -250,13 +250,15 @@ func (u *Unit) flushPending() bool {
 
 // dispatch hands the core's events up.
 func (u *Unit) dispatch() {
-	e := u.core.Events()
-	if len(e) == 0 || u.engine.events == nil {
+	u.events = u.core.Events()
+	if len(u.events) == 0 || u.engine.event == nil {
 		return
 	}
 	if u.many {
 		u.engine.calls.Lock()
 		defer u.engine.calls.Unlock()
 	}
-	u.engine.events(e)
+	for ; len(u.events) > 0; u.events = u.events[1:] {
+		u.engine.event(u.events[0])
+	}
 }

@@ -36,6 +36,7 @@ type Unit struct {
 	polled  atomic.Int32 // len(sources), for the thread, which reads it without holding the unit
 	rung    []*nic.QP    // scratch of doorbells
 	handed  parcel       // packets that other units have left here, being worked through
+	events  []nic.Event  // that the core has handed out and which have not been delivered
 	blocked bool         // the next of them waits until the unit is alone
 	touched uint64       // units that something was left with, and which have not been told
 	dead    bool         // a fault has stopped it in the middle of something: see revive.go
