@@ -140,10 +140,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	var open []*Context
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	d.mu.Unlock()
 	close(d.check)
 	d.checks.Wait()

@@ -1,9 +1,7 @@
 package device
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"rnic/internal/engine"
@@ -48,16 +46,12 @@ const mostCounted = 256
 // findLeaks compares what the core has with what programs own.
 func (d *Device) findLeaks() {
 	d.mu.Lock()
-	open := make([]*Context, 0, len(d.contexts))
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	closed, last := d.closed, d.numbers.contexts.Load()
 	d.mu.Unlock()
 	if closed || len(open) > mostCounted {
 		return
 	}
-	slices.SortFunc(open, func(a, b *Context) int { return cmp.Compare(a.number, b.number) })
 	for _, c := range open { // nobody else holds two
 		c.mu.Lock()
 		defer c.mu.Unlock()
