@@ -36,7 +36,7 @@ const stuckLooks = 5
 const stalledEvery = 10_000_000_000
 
 // checkup is a unit's look at itself. Check asks for it, with the doorbells (rings.check), and whoever drives the unit next carries it out:
-// a unit that is never idle is looked at too, and one that hangs does not take with it who looks.
+// a unit that is never free is looked at too, and one that hangs does not take with it who looks.
 type checkup struct {
 	open  atomic.Bool // asked for and not done yet
 	mu    sync.Mutex
@@ -54,7 +54,7 @@ type finding struct {
 }
 
 // Check tells what the units have found wrong with themselves since the last call, reports it, and asks them to look again. The device
-// calls it about once a second, one call at a time. It holds no unit.
+// calls it about once a second, one call at a time. It waits for no unit.
 func (e *Engine) Check() {
 	for _, u := range e.units {
 		if !u.closed.Load() {
@@ -82,14 +82,34 @@ func (u *Unit) check() []string {
 	return u.count(found)
 }
 
-// askCheckup leaves the request with the unit.
+// askCheckup leaves the request with the unit. One that sleeps is looked at here, and not woken.
 func (u *Unit) askCheckup() {
 	u.checkup.open.Store(true)
+	if u.sleeping.Load() && u.mu.TryLock() {
+		found := u.checkAsleep()
+		after := u.letGo()
+		if found {
+			u.kick()
+		}
+		after.do(u.engine, false)
+		return
+	}
 	u.rings.mu.Lock()
 	u.rings.check = true
 	u.rings.n.Add(1)
 	u.rings.mu.Unlock()
 	u.kick()
+}
+
+// checkAsleep is doCheckup for who drives nothing, and tells whether something was found. The unit is held.
+func (u *Unit) checkAsleep() (found bool) {
+	defer faultsPanic()() // it looks at queues that programs share
+	defer u.rescue()
+	if u.dead {
+		return false
+	}
+	u.doCheckup(Now())
+	return len(u.found) > 0
 }
 
 // doCheckup has the core look at itself. The unit is held.

@@ -67,15 +67,20 @@ func (n *NIC) notifyAgain(c *CQ) {
 	}
 }
 
-// endAfterFault flushes the queue pair as far as what is known of it makes sense.
+// endAfterFault flushes the queue pair: from what its queues say, if what is known of it makes no sense.
 func (q *QP) endAfterFault(now int64) {
-	defer func() {
-		if recover() != nil {
-			q.req, q.resp = requester{epoch: q.req.epoch + 1}, responder{refusing: true}
-			q.detachTransport()
-		}
-	}()
 	q.state, q.attr.SQDraining = Err, false
-	q.transportToError(now)
+	if !q.flushed(now) {
+		q.req, q.resp = requester{epoch: q.req.epoch + 1}, responder{refusing: true}
+		q.detachTransport()
+		q.flushed(now)
+	}
 	q.showReadiness()
+}
+
+// flushed tells whether the queue pair could be flushed.
+func (q *QP) flushed(now int64) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	q.transportToError(now)
+	return true
 }
