@@ -27,7 +27,7 @@ const (
 )
 
 // maxMessage bounds a message: the configuration is the longest.
-const maxMessage = 64<<10 + 16
+const maxMessage = 128<<10 + 16
 
 type message struct {
 	kind byte
