@@ -113,6 +113,9 @@ func (s *Supervisor) prepare(dir string) error {
 	if err := tryFilter(); err != nil {
 		return err
 	}
+	if err := tryMem(); err != nil {
+		return err
+	}
 	m, err := hear(s.sock)
 	if err != nil || m.kind != msgConfig || len(m.body) < 4 {
 		return errors.New("no configuration from the front process")
