@@ -59,8 +59,9 @@ type Stream struct {
 	helper   sync.WaitGroup
 
 	// Each is taken before mu, and none while a caller's Reader is at work.
-	rmu sync.Mutex // one Read at a time
-	wmu sync.Mutex // one Write at a time
+	rmu     sync.Mutex // one Read at a time
+	wmu     sync.Mutex // one Write at a time
+	finSent bool       // guarded by wmu
 
 	mu       sync.Mutex
 	rcond    sync.Cond
@@ -79,6 +80,7 @@ type Stream struct {
 	finished bool  // own writes are over
 	closed   bool  // by Close
 	err      error // the connection is over
+	cause    error // why, if a send failed for a reason of its own
 	flying   int   // messages with data that are not acknowledged
 	rwc, swc [32]verbs.WC
 }
@@ -242,8 +244,10 @@ func (s *Stream) reap() (progress bool) {
 				s.flying--
 				s.free = append(s.free, int(w.ID))
 			}
-			if w.Status != verbs.StatusSuccess {
-				s.over(w.Err())
+			// That does not end the stream: what the peer sent before may still be in the other queue, in front of the receives
+			// that are flushed now, and end it.
+			if err := w.Err(); err != nil && s.cause == nil && !errors.Is(err, verbs.ErrFlushed) {
+				s.cause = err
 			}
 		}
 	}
@@ -254,8 +258,12 @@ func (s *Stream) over(cause error) {
 	if s.err != nil {
 		return
 	}
+	s.reap() // a send may say more
+	if errors.Is(cause, verbs.ErrFlushed) {
+		cause = s.cause
+	}
 	s.err = errReset
-	if !errors.Is(cause, verbs.ErrFlushed) {
+	if cause != nil {
 		s.err = fmt.Errorf("%w: %w", errReset, cause)
 	}
 	s.rcond.Broadcast()

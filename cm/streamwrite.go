@@ -137,18 +137,18 @@ func (s *Stream) CloseWrite() error {
 	return nil
 }
 
-// sendFIN sends it, once, behind the last data.
+// sendFIN sends it, once, behind the last data. Whoever comes second waits until it has been sent.
 func (s *Stream) sendFIN() {
 	s.mu.Lock()
-	first := !s.finished
 	s.finished = true
 	s.wcond.Broadcast() // a Write under way ends
 	s.mu.Unlock()
-	if !first {
-		return
-	}
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
+	if s.finSent {
+		return
+	}
+	s.finSent = true
 	// There is room for it beyond that of the others.
 	_, err := s.c.qp.PostSend(&verbs.SendWR{ID: controlID, Opcode: verbs.OpSendImm, Flags: verbs.Signaled | verbs.Solicited, Imm: immFIN})
 	if err == nil {
