@@ -2,6 +2,8 @@ package cm
 
 import (
 	"time"
+
+	"rnic/verbs"
 )
 
 // Hold keeps the stream from taking completions, and all its other methods out, until the function returned is called.
@@ -35,4 +37,27 @@ func (s *Stream) SendLate() error {
 func (s *Stream) Finished() bool {
 	defer s.Hold()()
 	return s.finished
+}
+
+// SetStreamIdle changes the time of silence after which peers of streams that are made from now on are asked.
+func (m *Manager) SetStreamIdle(t time.Duration) { m.streams.idle = t }
+
+// Probes is how often the peer has answered that it is there.
+func (s *Stream) Probes() int {
+	defer s.Hold()()
+	return s.answers
+}
+
+// Impatient has the connection given up at the first acknowledgement that does not come within 34 ms.
+func (s *Stream) Impatient() error {
+	defer s.Hold()()
+	set := func(a verbs.Attr, mask verbs.AttrMask) error { return s.c.qp.Modify(&a, verbs.AttrState|mask) }
+	err := set(verbs.Attr{State: verbs.StateSQD}, 0)
+	for range 30000 { // the queue drains
+		if err = set(verbs.Attr{State: verbs.StateSQD, Timeout: 13}, verbs.AttrTimeout|verbs.AttrRetryCnt); err == nil {
+			return set(verbs.Attr{State: verbs.StateRTS}, 0)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
 }

@@ -83,6 +83,7 @@ type Stream struct {
 	cause    error // why, if a send failed for a reason of its own
 	flying   int   // messages with data that are not acknowledged
 	rwc, swc [32]verbs.WC
+	alive
 }
 
 // segment is a receive buffer with bytes that have not been read.
@@ -238,9 +239,13 @@ func (s *Stream) reap() (progress bool) {
 		progress = true
 		s.wcond.Broadcast()
 		for _, w := range s.swc[:n] {
-			if w.ID == controlID {
+			s.heard = s.heard || w.Status == verbs.StatusSuccess
+			switch w.ID {
+			case controlID:
 				s.control--
-			} else {
+			case probeID:
+				s.answered(w.Err())
+			default:
 				s.flying--
 				s.free = append(s.free, int(w.ID))
 			}
@@ -324,6 +329,7 @@ func (s *Stream) received(w *verbs.WC) {
 		s.over(w.Err())
 		return
 	}
+	s.heard = true
 	data, back := w.Imm&immData != 0, int(w.Imm&immCredits)
 	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || data && (s.eof || len(s.ready) >= streamCredits) {
 		s.over(fmt.Errorf("the peer does not keep to the protocol of streams: %w", syscall.EPROTO))

@@ -19,6 +19,7 @@ type streams struct {
 	closed bool
 	ctx    *verbs.Context
 	pd     *verbs.PD
+	idle   time.Duration // silence after which peers are asked
 }
 
 func (t *streams) domain(dev *verbs.Device) (*verbs.PD, error) {
@@ -79,12 +80,12 @@ func (m *Manager) newStream() (*Stream, Config, error) {
 	if err != nil {
 		return nil, Config{}, err
 	}
-	s := &Stream{m: m, mem: make([]byte, (streamCredits+streamSpare+streamSlots)*streamBuffer)}
+	s := &Stream{m: m, mem: make([]byte, (streamCredits+streamSpare+streamSlots)*streamBuffer), alive: alive{idle: m.streams.idle}}
 	s.rcond.L, s.wcond.L = &s.mu, &s.mu
 	const receives = streamCredits + streamSpare
 	s.rcq, err = pd.Context().CreateCQ(receives + 1)
 	if err == nil {
-		s.scq, err = pd.Context().CreateCQ(streamSlots + streamControl + 2)
+		s.scq, err = pd.Context().CreateCQ(streamSlots + streamControl + 3) // and the FIN, and a probe; and one
 	}
 	if err == nil {
 		s.mr, err = pd.RegMR(s.mem, verbs.AccessLocalWrite)
@@ -97,7 +98,7 @@ func (m *Manager) newStream() (*Stream, Config, error) {
 		s.free = append(s.free, i)
 	}
 	return s, Config{PD: pd, Private: encodeHello(), RDAtomic: -1,
-		QP: verbs.QPConfig{SendCQ: s.scq, RecvCQ: s.rcq, MaxSend: streamSlots + streamControl + 1, MaxRecv: receives},
+		QP: verbs.QPConfig{SendCQ: s.scq, RecvCQ: s.rcq, MaxSend: streamSlots + streamControl + 2, MaxRecv: receives},
 		Prepare: func(qp *verbs.QP) error {
 			for i := range receives {
 				if err := s.postRecv(qp, i); err != nil {
@@ -129,7 +130,11 @@ func (s *Stream) begin(c *Conn, private []byte) (err error) {
 	}
 	s.credits = s.window
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.mu.Lock()
+	s.timer = time.AfterFunc(s.idle, s.look)
+	s.mu.Unlock()
 	if !s.m.adopt(c, s) {
+		s.timer.Stop()
 		s.stop()
 		return ErrClosed
 	}

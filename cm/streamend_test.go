@@ -1,9 +1,15 @@
 package cm_test
 
 import (
+	"errors"
 	"io"
+	"syscall"
 	"testing"
 	"time"
+
+	"rnic/cm"
+	"rnic/internal/fault"
+	"rnic/verbs"
 )
 
 // What the peer sent before its end is read, also when an own message, which found the connection ended, is noticed first.
@@ -47,4 +53,36 @@ func TestStreamCloseWriteAndClose(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	s.Close()
+}
+
+// A peer that has died, or cannot be reached any more, ends a stream on which nothing is sent: as TCP's keepalive does.
+func TestStreamSilentPeer(t *testing.T) {
+	a, b := newSide(t, 1, nil), newSide(t, 2, nil)
+	b.mgr.SetStreamIdle(50 * time.Millisecond)
+	c, s := streamPair(t, a, b)
+	// One that has nothing to say is asked, answers, and stays.
+	eventually(t, "the peer is asked ten times", func() bool { return s.Probes() >= 10 })
+	io.WriteString(c, "x")
+	if _, err := s.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Impatient(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.dev.Unwrap().AddFault(fault.Spec{Direction: fault.Both, Drop: 1}); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error, 1)
+	go func() { _, err := s.Read(make([]byte, 1)); read <- err }()
+	select {
+	case err := <-read:
+		if !errors.Is(err, syscall.ECONNRESET) || !errors.Is(err, cm.ErrDisconnected) || !errors.Is(err, verbs.ErrRetryExceeded) {
+			t.Errorf("read from a peer that is silent: %v", err)
+		}
+	case <-time.After(60 * time.Second):
+		t.Error("a reader waits for a peer that is gone")
+	}
+	b.dev.Unwrap().ClearFaults() // or Close waits
+	s.Close()
+	c.Close()
 }

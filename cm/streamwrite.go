@@ -171,6 +171,7 @@ func (s *Stream) Close() error {
 	s.wcond.Broadcast()
 	s.rlimit.stop()
 	s.wlimit.stop()
+	s.timer.Stop()
 	s.stop()
 	return nil
 }
