@@ -1,6 +1,9 @@
 package cm
 
 import (
+	"context"
+	"net"
+	"net/netip"
 	"time"
 
 	"rnic/verbs"
@@ -60,4 +63,13 @@ func (s *Stream) Impatient() error {
 		time.Sleep(time.Millisecond)
 	}
 	return err
+}
+
+// DialStreams and ListenStreams are DialStream and ListenStream with addresses that have been looked up.
+func (m *Manager) DialStreams(ctx context.Context, addrs []netip.AddrPort) (net.Conn, error) {
+	return m.dialStreams(ctx, addrs)
+}
+
+func (m *Manager) ListenStreams(addrs []netip.AddrPort) (net.Listener, error) {
+	return m.listenStreams(addrs)
 }
