@@ -188,7 +188,11 @@ type joinRequest struct {
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{NIC: *n, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+	wanted := *n
+	if wanted.Scenario != nil { // that there is one is all that matters there, and its text may be too long for a message
+		wanted.Scenario = &scenarioFile{Name: wanted.Scenario.Name}
+	}
+	blob, err := json.Marshal(joinRequest{NIC: wanted, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
 		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err
