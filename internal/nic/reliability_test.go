@@ -551,3 +551,24 @@ func TestDuplicateAtomicAfterAWholeRoundOfPSNs(t *testing.T) {
 		t.Errorf("the atomics answer %v, want 1 and 2", got)
 	}
 }
+
+// 9.7.5.2.8: an RNR NAK that comes when the wait that an earlier one asked for is over, but has not been acted upon yet, is waited for as well.
+func TestRNRNAKBehindALateTimer(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	a.post(wr(1, ring.OpSend, a.sge(0, 100)))
+	w.settle()
+	timer := roce.RNRTimerNanos(defaultAttr().MinRNRTimer)
+	w.now += timer + 1000
+	nak := a.fromPeer(roce.RCAck, 100, 0, func(i *roce.OpInfo, p []byte) {
+		i.AETH(p).Encode(&roce.AETHFields{Syndrome: roce.RNRSyndrome(defaultAttr().MinRNRTimer)})
+	})
+	a.h.inject(a.pathFrom(b), nak)
+	w.run(timer / 2)
+	if n := w.countOp(roce.RCSendOnly); n != 1 {
+		t.Errorf("sent %d times before the time that the second NAK asks for has passed", n)
+	}
+	w.run(timer)
+	if n := w.countOp(roce.RCSendOnly); n != 2 {
+		t.Errorf("sent %d times", n)
+	}
+}
