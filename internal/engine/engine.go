@@ -180,11 +180,16 @@ func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	})
 }
 
-// command runs f with the units held, which the core knows, and none of them dead.
+// command runs f with the units held, which the core knows, and none of them dead. One that dies of it is revived.
 func (e *Engine) command(f func()) {
+	defer e.revive()
+	e.held(f)
+}
+
+// held is command without what follows: a unit that dies again while it is revived waits for the next who comes.
+func (e *Engine) held(f func()) {
 	defer faultsPanic()() // f may look at queues that a program shares
 	defer e.kick()
-	defer e.revive()
 	var said string
 	defer func() { e.tell(said) }()
 	e.Lock()

@@ -60,7 +60,7 @@ func (e *Engine) runAlone(now int64) {
 // revive puts the units that are dead back to work. The caller holds none.
 func (e *Engine) revive() {
 	if e.deaths.waiting.Load() {
-		e.command(func() { e.settle(Now()) })
+		e.held(func() { e.settle(Now()) })
 	}
 }
 
