@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/pprof"
 	"slices"
@@ -40,6 +41,7 @@ type supervised struct {
 	c      *runConfig
 	name   string // that no other run has
 	trace  *os.File
+	traced io.Writer // trace, for all NICs of this process: records of several do not mix
 	watch  uverbs.Watch
 	own    []*ownNIC
 	reach  *reachable   // lets commands reach own
@@ -59,7 +61,7 @@ func (r *supervised) open() error {
 		if err != nil {
 			return err
 		}
-		r.trace = f
+		r.trace, r.traced = f, patientTrace(f)
 		r.undo = append(r.undo, func() { f.Close() })
 	}
 	w, done, err := r.c.watch()

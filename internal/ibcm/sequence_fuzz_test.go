@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"rnic/internal/fuzzscript"
 	"rnic/internal/roce"
 )
 
@@ -11,7 +12,7 @@ import (
 // what an attacker sends who sees everything, and may also send from the peer's address.
 type party struct {
 	*net
-	script  []byte
+	script  fuzzscript.Script
 	seen    []Datagram // that were sent, or forged
 	dead    map[*Conn]bool
 	conns   [2][]*Conn
@@ -26,6 +27,7 @@ func newParty(t testing.TB, script []byte) *party {
 		if i == 1 {
 			h.cm = New(Config{Seed: [32]byte{5, 9}, NodeGUID: [8]byte{2, 1}, MaxConns: 64})
 		}
+		h.cm.cfg.EarlyWait = 50 * millisecond
 		for s := range uint64(2) {
 			_, err := h.cm.Listen(service+s, 3, "listener")
 			must(t, err)
@@ -65,14 +67,7 @@ func (p *party) note(d *Datagram) []int64 {
 	return []int64{microsecond}
 }
 
-func (p *party) byte() int {
-	if len(p.script) == 0 {
-		return 0
-	}
-	v := p.script[0]
-	p.script = p.script[1:]
-	return int(v)
-}
+func (p *party) byte() int { return p.script.Next() }
 
 // act does the next thing.
 func (p *party) act() {
@@ -93,6 +88,9 @@ func (p *party) act() {
 		p.attack(i)
 	case 7:
 		p.lossy = op&8 != 0
+		if op&16 != 0 { // fails if it does already
+			_, _ = c.Listen(service+2+uint64(op>>5&1), 3, "listener")
+		}
 		p.pass(int64(p.byte()) * 100 * millisecond)
 	}
 	p.collect()

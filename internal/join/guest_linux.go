@@ -328,6 +328,8 @@ func (g *Guest) call(c sandbox.Call, kind byte, num ...uint64) {
 			a.num[0] = truth(c.Nonblocking(int(m.num[0])))
 		case kindSignal:
 			a.num[0] = truth(c.SignalPending())
+		case kindStranded:
+			a.num[0] = truth(c.Stranded())
 		case kindFileAt:
 			if f := c.File(int(m.num[0])); f != nil {
 				a.num[0] = idOf(f)

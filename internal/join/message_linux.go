@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what follows. Both sides must be of one.
-const protocol = 2
+const protocol = 3
 
 // Kinds of messages. In parentheses: numbers, body, descriptors.
 const (
@@ -28,6 +28,7 @@ const (
 	kindFileAt   = 'f' // (descriptor number); answer (file or 0)
 	kindNonblock = 'n' // (descriptor number); answer (0 or 1)
 	kindSignal   = 's' // (); answer (0 or 1)
+	kindStranded = 't' // (); answer (0 or 1)
 	kindMemory   = 'm' // (); answer (errno; ; memory, mappings)
 
 	// Host to guest: the end of the call.

@@ -175,6 +175,10 @@ type Call interface {
 	// handled: a long wait must then end with Fail(syscall.EINTR), because the kernel lets
 	// only fatal signals interrupt a call that waits for the supervisor.
 	SignalPending() bool
+	// Stranded reports that a signal has, since the first Open, ended a call of this run before the supervisor had it, or had answered it,
+	// so that a program has seen EINTR (or has died) where a kernel's driver cannot be interrupted; and that the caller is
+	// the only thread of its process: what it then waits for, and does not do itself, nobody does.
+	Stranded() bool
 
 	// Reply ends the call with the value v, Fail with -1 and errno, Continue lets the kernel
 	// execute it. Only the first of them counts.
