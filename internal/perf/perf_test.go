@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/netip"
 	"os"
 	"strings"
@@ -366,5 +367,27 @@ func TestGIDOfTheConnection(t *testing.T) {
 	six := Options{GIDIndex: -1, IPv6: true, near: addrs[1]}
 	if got, err := six.pickGID(dev); err == nil {
 		t.Errorf("an IPv6 GID of a NIC without any: index %d", got)
+	}
+}
+
+// A ping-pong over a connection that fails ends with the reason, whichever side it concerns, and does not wait for ever.
+func TestPingPongFails(t *testing.T) {
+	for _, verb := range []string{"write", "send"} {
+		for _, fault := range []string{"nak=100%:remote-access,skip=60", "recv:nak=100%:remote-access,skip=60"} {
+			o := options(t, Kind{verb, true}, func(o *Options) { o.Faults = []string{fault} })
+			if err := Run(context.Background(), o, &Printer{W: &bytes.Buffer{}}); !errors.Is(err, verbs.ErrRemoteAccess) {
+				t.Errorf("%s-lat with %s: %v, want a remote access error", verb, fault, err)
+			}
+		}
+	}
+}
+
+// As many rounds as anybody may ask for need no memory before there are any.
+func TestManyIterations(t *testing.T) {
+	o := options(t, Kind{"write", true}, func(o *Options) { o.Iterations = math.MaxInt })
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := Run(ctx, o, &Printer{W: &bytes.Buffer{}}); !errors.Is(err, errInterrupted) {
+		t.Errorf("got %v", err)
 	}
 }

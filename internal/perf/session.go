@@ -350,7 +350,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	defer o.Progress.start(o)()
 	if o.Kind.Latency {
 		if err := newPlayer(e, server.Remote).latency(r, nil); err != nil {
-			return nil, err
+			return nil, c.reason(err)
 		}
 		end, err := c.exchange(wordDone)
 		r.add(end.tally())
