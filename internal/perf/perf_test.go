@@ -382,6 +382,16 @@ func TestPingPongFails(t *testing.T) {
 	}
 }
 
+// Messages that take long make a measurement last no longer than was asked for, but for those in flight.
+func TestDurationOfSlowMessages(t *testing.T) {
+	o := options(t, Kind{"write", false}, func(o *Options) {
+		o.Iterations, o.Duration, o.Depth, o.Faults = 0, time.Millisecond, 1, []string{"delay=50ms"}
+	})
+	if n := runJSON(t, o)[0]["iterations"].(float64); n < 1 || n > 8 {
+		t.Errorf("%v messages in a millisecond and what was in flight, one at a time, each of which takes 50 ms", n)
+	}
+}
+
 // As many rounds as anybody may ask for need no memory before there are any.
 func TestManyIterations(t *testing.T) {
 	o := options(t, Kind{"write", true}, func(o *Options) { o.Iterations = math.MaxInt })
