@@ -211,6 +211,38 @@ func TestPerfServerOfAnotherOperation(t *testing.T) {
 	}
 }
 
+// What the server fails of, the client says, at once and not when it has waited for messages in vain; and a server whose client goes while it
+// waits for its connections ends.
+func TestPerfOneSideFails(t *testing.T) {
+	for _, op := range []string{"write-lat", "send-lat"} {
+		port := freePort(t)
+		server := start(t, "perf", op, "--addr", address(1), "-p", port, "--fault", "nak=100%:remote-access,skip=100")
+		waitListening(t, port)
+		p := run(t, 1, "perf", op, address(1), "--addr", address(2), "-p", port, "-D", "1h")
+		if c := server.end(t); c != 1 {
+			t.Errorf("%s: server: exit code %d", op, c)
+		}
+		if e := p.errOut.String(); !strings.Contains(e, "remote access error") || strings.Count(e, "\n") != 1 {
+			t.Errorf("%s: the client says %q", op, e)
+		}
+	}
+	port := freePort(t)
+	server := start(t, "perf", "write-bw", "--addr", address(1), "-p", port)
+	waitListening(t, port)
+	c, err := net.Dial("tcp", net.JoinHostPort(address(1), port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(c, `{"version":4,"operation":"write-bw","transport":"RC","size":64,"queue_pairs":1,"depth":1,"cm":true}`)
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the answer: it listens
+		t.Error(err)
+	}
+	c.Close()
+	if c := server.end(t); c != 1 || !strings.Contains(server.errOut.String(), "the client is gone") {
+		t.Errorf("server without client: exit code %d, %q", c, &server.errOut)
+	}
+}
+
 func TestPerfWithoutServer(t *testing.T) {
 	p := run(t, 1, "perf", "write-bw", address(1), "--addr", address(2), "-p", freePort(t))
 	if e := p.errOut.String(); !strings.Contains(e, "is `rnic perf write-bw` running there?") || strings.Count(e, "\n") != 1 {

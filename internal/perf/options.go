@@ -206,6 +206,9 @@ func (o *Options) Validate() error {
 	if err := o.checkMode(); err != nil {
 		return err
 	}
+	if err := o.checkFamily(); err != nil {
+		return err
+	}
 	if err := o.checkMulticast(); err != nil {
 		return err
 	}
@@ -214,6 +217,23 @@ func (o *Options) Validate() error {
 	}
 	_, err := o.faults()
 	return err
+}
+
+// checkFamily is the part of Validate that is about the IP version. Of two NICs in one process it is that of their addresses.
+func (o *Options) checkFamily() error {
+	if !o.Loopback || len(o.Addrs) == 0 {
+		return nil
+	}
+	for _, a := range o.Addrs {
+		switch is4 := a.Unmap().Is4(); {
+		case is4 != o.Addrs[0].Unmap().Is4():
+			return usage("--addr %v and --addr %v: the two NICs need addresses of one IP version", o.Addrs[0], a)
+		case o.IPv4 && !is4, o.IPv6 && is4:
+			return usage("--addr %v: it is of the other IP version than was asked for", a)
+		}
+	}
+	o.IPv6 = o.Addrs[0].Unmap().Is6()
+	return nil
 }
 
 // checkMode is the part of Validate that is about who sends, how fast, and into which receives.

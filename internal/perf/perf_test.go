@@ -210,6 +210,9 @@ func TestBadOptions(t *testing.T) {
 		"process, small":          {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 64},
 		"server and loopback":     {Kind: write, QueuePairs: 1, Servers: []string{"host"}, Loopback: true},
 		"one address":             {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback()[:1]},
+		"addresses of two sorts":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: []netip.Addr{loopback()[0], netip.IPv6Loopback()}},
+		"IPv6 of IPv4 addresses":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback(), IPv6: true},
+		"IPv4 of IPv6 addresses":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("fd00::1")}, IPv4: true},
 		"interface of loopback":   {Kind: write, QueuePairs: 1, Loopback: true, Interface: "lo"},
 		"interface and address":   {Kind: write, QueuePairs: 1, Interface: "lo", Addrs: loopback()},
 		"all sizes of atomics":    {Kind: Kind{"atomic", false}, Size: 8, QueuePairs: 1, AllSizes: true},
@@ -264,6 +267,19 @@ func TestBadOptions(t *testing.T) {
 		if got, err := ParseKind(k.String()); got != k || err != nil {
 			t.Errorf("operation %q is %v, %v", k, got, err)
 		}
+	}
+}
+
+// The addresses of two NICs in one process say the IP version, which nobody needs to repeat.
+func TestFamilyOfAddresses(t *testing.T) {
+	o := options(t, Kind{"write", false}, func(o *Options) {
+		o.Addrs = []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("fd00::1")}
+	})
+	if !o.IPv6 {
+		t.Error("IPv4 is chosen for IPv6 addresses")
+	}
+	if o := options(t, Kind{"write", false}, nil); o.IPv6 {
+		t.Error("IPv6 is chosen for IPv4 addresses")
 	}
 }
 

@@ -3,16 +3,13 @@ package perf
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"rnic/internal/device"
@@ -251,6 +248,7 @@ type hello struct {
 	Check      bool   `json:"check"`
 	SRQ        bool   `json:"srq"`
 	CM         bool   `json:"cm,omitempty"`
+	IPv6       bool   `json:"ipv6,omitempty"` // of the client's own address
 	Both       *both  `json:"both,omitempty"` // the server sends too
 	Remote     remote `json:"remote"`
 	Done       bool   `json:"done"` // no further measurement
@@ -274,14 +272,6 @@ type reply struct {
 	Heard    bool          `json:"heard"`    // every member of the group has had a probe
 	Members  []uint64      `json:"members"`  // messages that each has received
 }
-
-type conn struct {
-	net.Conn
-	enc *json.Encoder
-	dec *json.Decoder
-}
-
-func newConn(c net.Conn) *conn { return &conn{c, json.NewEncoder(c), json.NewDecoder(c)} }
 
 // runClient measures against a server.
 func runClient(ctx context.Context, o *Options, p *Printer) error {
@@ -324,8 +314,12 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	addr, err := e.ownAddress()
+	if err != nil {
+		return nil, err
+	}
 	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
-		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, Remote: own}
+		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, IPv6: addr.Is6(), Remote: own}
 	if o.Both {
 		h.Both = &both{o.Iterations, o.Duration, o.Rate}
 	}
@@ -333,6 +327,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer c.endIfTold(o)()
 	if o.CM {
 		m, err := e.manage()
 		if err != nil {
@@ -341,7 +336,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		defer m.close()
 		err = m.dial(server.Remote.Listens)
 		if err != nil {
-			return nil, err
+			return nil, c.reason(err)
 		}
 	} else if err := e.connect(server.Remote); err != nil {
 		return nil, err
@@ -368,27 +363,21 @@ func ownAddr(c net.Conn) netip.Addr {
 }
 
 // followConnection chooses the client's family, where none is asked for: that of the connection to the server, if the
-// NIC has its address too.
+// NIC has its address too, else that of which the NIC has addresses.
 func (o *Options) followConnection(dev *verbs.Device) {
+	if o.IPv4 || o.IPv6 {
+		return
+	}
+	o.IPv6 = true
 	for _, g := range dev.GIDs() {
-		if g.GID.Addr() == o.near && !o.IPv4 && !o.IPv6 {
+		if g.GID.Addr() == o.near {
 			o.IPv6 = o.near.Is6()
+			return
+		}
+		if g.GID.Addr().Is4() {
+			o.IPv6 = false
 		}
 	}
-}
-
-// exchange sends one message and reads the answer.
-func (c *conn) exchange(m any) (r reply, err error) {
-	if err = c.enc.Encode(m); err == nil {
-		err = c.dec.Decode(&r)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		err = fmt.Errorf("the server is gone: %w", err)
-	}
-	if err == nil && r.Error != "" {
-		err = fmt.Errorf("the server says: %s", r.Error)
-	}
-	return r, err
 }
 
 // serve serves one client and ends.
@@ -419,7 +408,7 @@ func serve(ctx context.Context, o *Options, p *Printer) error {
 	o.near = ownAddr(raw)
 	for {
 		var h hello
-		if err := c.dec.Decode(&h); err != nil {
+		if err := c.decode(&h); err != nil {
 			return fmt.Errorf("the client is gone: %w", err)
 		}
 		if h.Done {
@@ -459,8 +448,12 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	if err := own.Validate(); err != nil {
 		return err
 	}
-	if !o.IPv4 && !o.IPv6 && len(h.Remote.Endpoints) > 0 {
+	switch {
+	case o.IPv4 || o.IPv6:
+	case len(h.Remote.Endpoints) > 0:
 		own.IPv6 = !h.Remote.Endpoints[0].GID.Addr().Is4()
+	default: // the connection manager has not made them yet
+		own.IPv6 = h.IPv6
 	}
 	if own.multicast() {
 		return serveCast(&own, dev, c, h)
@@ -493,7 +486,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 		return err
 	}
 	if own.CM {
-		if err := m.accept(); err != nil {
+		if err := c.whileThere(o.ctx, m.accept); err != nil {
 			return err
 		}
 	}
