@@ -320,6 +320,14 @@ func TestPerfCapture(t *testing.T) {
 	}
 }
 
+// A capture that could not be written is a failure, although the figures are good.
+func TestPerfCaptureFails(t *testing.T) {
+	p := run(t, 1, loopback("write-bw", "-n", "20", "--capture", "/dev/full")...)
+	if e := p.errOut.String(); !strings.Contains(e, "no space left") || strings.Count(e, "\n") != 1 || p.out.Len() == 0 {
+		t.Errorf("stdout %q\nstderr %q", &p.out, &p.errOut)
+	}
+}
+
 // One clear line, and exit code 2.
 func TestPerfBadArguments(t *testing.T) {
 	for _, args := range [][]string{
@@ -335,6 +343,11 @@ func TestPerfBadArguments(t *testing.T) {
 		{"write-bw", "--loopback", "-D", "-1s"},
 		{"write-bw", "--loopback", "-D", "1s", "-n", "5"},
 		{"write-bw", "--loopback", "-n", "0"},
+		{"write-bw", "-p", "0"},
+		{"write-bw", "--loopback", "--units", "0"},
+		{"write-bw", "--loopback", "--inline=-5"},
+		{"write-bw", "--loopback", "--gid-index=-5"},
+		{"write-bw", "--loopback", "-g", "0"},
 		{"write-bw", "--loopback", "-t", "0"},
 		{"write-bw", "--loopback", "-a", "-s", "8"},
 		{"write-bw", "--loopback", "-4", "-6"},

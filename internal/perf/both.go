@@ -83,6 +83,7 @@ type both struct {
 	Iterations int           `json:"iterations"`
 	Duration   time.Duration `json:"duration"`
 	Rate       Rate          `json:"rate"`
+	PostList   int           `json:"post_list,omitempty"`
 }
 
 // Words of the client during a measurement.

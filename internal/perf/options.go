@@ -166,6 +166,10 @@ func (o *Options) Validate() error {
 		return usage("--memory=process goes with write-bw --loopback")
 	case o.Process && o.Size < minProcessSize:
 		return usage("--memory=process: a page is unmapped inside of a message: use -s %d or more", minProcessSize)
+	case o.Process && o.AllSizes:
+		return usage("-a and --memory=process exclude each other")
+	case o.Process && o.Capture != "":
+		return usage("--capture and --memory=process exclude each other: it has new NICs for each figure")
 	case o.Stages && !(o.Loopback && o.Kind.Latency && (o.Kind.Verb == "write" || o.Kind.Verb == "send")):
 		return usage("--stages goes with write-lat and send-lat --loopback: both ends need one clock")
 	case len(o.Servers) > 0 && o.Loopback:
@@ -272,7 +276,7 @@ func (o *Options) directions() int {
 }
 
 // maxCompletions is what a completion queue holds (nic.DefaultLimits). All queue pairs share one.
-const maxCompletions = 65535
+const maxCompletions = 1<<19 - 1
 
 // defaultBuffers bounds each side's buffers where the depth is not chosen, bytes.
 const defaultBuffers = 256 << 20

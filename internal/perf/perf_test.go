@@ -207,6 +207,8 @@ func TestBadOptions(t *testing.T) {
 		"socket buffer":           {Kind: write, QueuePairs: 1, Buffer: -1},
 		"process of reads":        {Kind: Kind{"read", false}, QueuePairs: 1, Process: true, Loopback: true, Size: 65536},
 		"process over network":    {Kind: write, QueuePairs: 1, Process: true, Size: 65536},
+		"process, all sizes":      {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 65536, AllSizes: true},
+		"process, capture":        {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 65536, Capture: "file"},
 		"process, small":          {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 64},
 		"server and loopback":     {Kind: write, QueuePairs: 1, Servers: []string{"host"}, Loopback: true},
 		"one address":             {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback()[:1]},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -120,7 +119,7 @@ func (o *Options) loopbackAddrs() (server, client netip.Addr, err error) {
 }
 
 // runLoopback measures between two NICs of this process, over UDP on loopback.
-func runLoopback(o *Options, p *Printer) error {
+func runLoopback(o *Options, p *Printer) (err error) {
 	a, b, err := o.loopbackAddrs()
 	if err != nil {
 		return err
@@ -129,13 +128,13 @@ func runLoopback(o *Options, p *Printer) error {
 	if err != nil {
 		return err
 	}
-	defer closeDevice(sdev)
+	defer closeDevice(sdev, &err)
 	defer o.report(sdev)
 	cdev, err := open(o, []netip.Addr{b}, 1)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(cdev)
+	defer closeDevice(cdev, &err)
 	defer o.report(cdev)
 	for _, size := range o.sizes(cdev) {
 		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
@@ -274,12 +273,12 @@ type reply struct {
 }
 
 // runClient measures against a server.
-func runClient(ctx context.Context, o *Options, p *Printer) error {
+func runClient(ctx context.Context, o *Options, p *Printer) (err error) {
 	dev, err := open(o, o.Addrs, 1)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer closeDevice(dev, &err)
 	defer o.report(dev)
 	if o.multicast() {
 		return runCast(ctx, o, dev, p)
@@ -321,7 +320,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
 		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, IPv6: addr.Is6(), Remote: own}
 	if o.Both {
-		h.Both = &both{o.Iterations, o.Duration, o.Rate}
+		h.Both = &both{o.Iterations, o.Duration, o.Rate, o.PostList}
 	}
 	server, err := c.exchange(h)
 	if err != nil {
@@ -381,12 +380,12 @@ func (o *Options) followConnection(dev *verbs.Device) {
 }
 
 // serve serves one client and ends.
-func serve(ctx context.Context, o *Options, p *Printer) error {
+func serve(ctx context.Context, o *Options, p *Printer) (err error) {
 	dev, err := open(o, o.Addrs, 0)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer closeDevice(dev, &err)
 	defer o.report(dev)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(o.TCPPort)))
 	if err != nil {
@@ -443,7 +442,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	}
 	own.Group, own.Members, own.OwnMembers = h.Group, h.Members, 0
 	if h.Both != nil {
-		own.Iterations, own.Duration, own.Rate = h.Both.Iterations, h.Both.Duration, h.Both.Rate
+		own.Iterations, own.Duration, own.Rate, own.PostList = h.Both.Iterations, h.Both.Duration, h.Both.Rate, h.Both.PostList
 	}
 	if err := own.Validate(); err != nil {
 		return err
@@ -546,9 +545,9 @@ func (e *endpoint) serveData(client remote, c *conn) (end reply, err error) {
 	return end, <-ended
 }
 
-// closeDevice closes a NIC, and tells of what its capture could not write.
-func closeDevice(d *verbs.Device) {
-	if err := d.Close(); err != nil {
-		fmt.Fprintf(os.Stderr, "rnic perf: closing the NIC: %v\n", err)
+// closeDevice closes a NIC. What its capture could not write is an error of the command, if there is no other.
+func closeDevice(d *verbs.Device, err *error) {
+	if e := d.Close(); e != nil {
+		*err = cmp.Or(*err, fmt.Errorf("closing the NIC: %w", e))
 	}
 }
