@@ -146,7 +146,9 @@ func (c *Conn) event(e cma.Event) {
 	switch e.Type {
 	case cma.Rejected:
 		c.fail(&RejectError{Reason: Reason(e.Status), Private: e.Conn.Private})
-	case cma.Unreachable, cma.ConnectError, cma.AddrError, cma.RouteError:
+	case cma.AddrError:
+		c.fail(fmt.Errorf("%w: no address of the NIC is on the way to it: %w", ErrUnreachable, syscall.Errno(-e.Status)))
+	case cma.Unreachable, cma.ConnectError, cma.RouteError:
 		if e.Status < 0 {
 			c.fail(fmt.Errorf("%w: %w", ErrUnreachable, syscall.Errno(-e.Status)))
 		} else {
