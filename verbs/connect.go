@@ -93,7 +93,7 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	}
 	if q.selective && peer.Selective {
 		if err := q.qp.SetSelective(true); err != nil {
-			return err
+			return q.told("connect queue pair", err)
 		}
 	}
 	rtr := &Attr{State: nic.RTR, PathMTU: code, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: pick(o.RDAtomic, 16),

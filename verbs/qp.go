@@ -208,7 +208,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if err := q.use("modify queue pair"); err != nil {
 		return err
 	}
-	return q.qp.Modify(a, mask)
+	return q.told("modify queue pair", q.qp.Modify(a, mask))
 }
 
 // QPInfo is what a queue pair was created with: the capabilities that it was granted, without receives if it

@@ -55,7 +55,7 @@ func (m *MR) Rereg(c Rereg) error {
 	}
 	if err := m.rereg(flags, pd, r); err != nil {
 		pinner.Unpin()
-		return err
+		return m.told("reregister memory", err)
 	}
 	if c.Memory == nil {
 		return nil
