@@ -50,7 +50,7 @@ type EventType = cma.EventType
 
 // Events of a connection that has been made.
 const (
-	Disconnected  = cma.Disconnected  // by either side: the queue pair is in state ERR
+	Disconnected  = cma.Disconnected  // by either side: the queue pair is in state ERR, unless it is of UD
 	DeviceRemoval = cma.DeviceRemoval // the NIC is being closed
 	AddrChange    = cma.AddrChange    // the own address is no longer one of the NIC's
 	TimewaitExit  = cma.TimewaitExit  // nothing of the connection is left on the network
@@ -62,7 +62,8 @@ type Event struct {
 	Private []byte // of Disconnected: the peer's
 }
 
-// Conn is a connection: a queue pair and what the two sides said of it. Of UD it is the knowledge where datagrams go.
+// Conn is a connection: a queue pair and what the two sides said of it. Of UD it is the knowledge where datagrams go, and its end does not
+// change the queue pair's state.
 type Conn struct {
 	m    *Manager
 	id   *cma.ID
@@ -100,7 +101,8 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.Info().Dst }
 // Datagrams is where datagrams to the peer go: of the active side of a UD connection. The passive side learns that from the datagrams.
 func (c *Conn) Datagrams() (ah *verbs.AH, qpn, qkey uint32) { return c.ah, c.qpn, c.qkey }
 
-// Events are the events of the connection. Those that nobody reads are dropped, but Done tells of the end anyway.
+// Events are the events of the connection. It holds eight; further ones that nobody reads are dropped, but Done tells of the end anyway. The
+// channel is never closed.
 func (c *Conn) Events() <-chan Event { return c.evs }
 
 // Done is closed when the connection has ended, by the peer, by Disconnect or by Close.
@@ -123,8 +125,9 @@ func (c *Conn) Disconnect() error {
 	return err
 }
 
-// Close ends the connection and closes the queue pair. To close it again does nothing.
-func (c *Conn) Close() error {
+// Close ends the connection and closes the queue pair. To close it again does nothing. ErrBusy of package verbs: the queue pair is a member of
+// multicast groups; the connection has ended, and the queue pair is to be detached and closed by itself.
+func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
 		c.fail(fmt.Errorf("connection: %w", ErrClosed))
 		c.m.forget(c.id, c)
@@ -135,10 +138,10 @@ func (c *Conn) Close() error {
 			_ = ah.Close()
 		}
 		if qp != nil {
-			_ = qp.Close()
+			err = qp.Close()
 		}
 	})
-	return nil
+	return err
 }
 
 // event takes what the connection manager tells.

@@ -187,8 +187,11 @@ func (q *CQ) wait(ctx context.Context, solicited bool) error {
 	return nil
 }
 
-// Next polls and, while nothing is there, waits.
+// Next polls and, while nothing is there, waits. ErrInvalid: wc has no room.
 func (q *CQ) Next(ctx context.Context, wc []WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, fmt.Errorf("next completion: no room for one: %w", ErrInvalid)
+	}
 	for {
 		if n, err := q.Poll(wc); n > 0 || err != nil {
 			return n, err

@@ -173,7 +173,8 @@ func (d *Device) Open() *Context {
 	return c
 }
 
-// Events are the asynchronous events of the context's objects, and of the port. The channel is closed with the context.
+// Events are the asynchronous events of the context's objects, and of the port. The channel is closed with the context. It holds 256; further ones
+// are dropped until they are read.
 func (c *Context) Events() <-chan Event { return c.events }
 
 // Device is the device that c is open on.

@@ -60,8 +60,15 @@ func (m *MR) Rereg(c Rereg) error {
 	if c.Memory == nil {
 		return nil
 	}
+	m.ctx.mu.Lock()
+	if m.ctx.isClosed() { // which has released what the region was of before, and will not look again
+		m.ctx.mu.Unlock()
+		pinner.Unpin()
+		return fmt.Errorf("reregister memory: %w", ErrClosed)
+	}
 	old := MR{buf: m.buf, pinner: m.pinner, free: m.free}
 	m.buf, m.base, m.pinner, m.free = c.Memory, base, pinner, nil
+	m.ctx.mu.Unlock()
 	old.release()
 	return nil
 }
