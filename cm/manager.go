@@ -13,6 +13,7 @@ type Manager struct {
 	dev *verbs.Device
 	cma *cma.Manager
 
+	once   sync.Once // of Close
 	mu     sync.Mutex
 	closed bool
 	gone   bool // the NIC is closed, or about to be
@@ -69,13 +70,15 @@ func (m *Manager) portChanged() {
 // Device is the NIC.
 func (m *Manager) Device() *verbs.Device { return m.dev }
 
-// Close closes all connections, streams and listeners, and the manager. To close it again does nothing.
-func (m *Manager) Close() error {
+// Close closes all connections, streams and listeners, and the manager. It waits until streams have delivered what was written, for up
+// to 5 seconds. To close it again does nothing but wait for that.
+func (m *Manager) Close() (err error) {
+	m.once.Do(func() { err = m.close() })
+	return err
+}
+
+func (m *Manager) close() error {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return nil
-	}
 	m.closed = true
 	var all []closer
 	for c := range m.open {
