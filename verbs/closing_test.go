@@ -2,6 +2,8 @@ package verbs_test
 
 import (
 	"errors"
+	"net/netip"
+	"runtime"
 	"testing"
 
 	"rnic/verbs"
@@ -39,6 +41,24 @@ func TestCommandsWhileClosing(t *testing.T) {
 				break
 			}
 		}
+	}
+}
+
+// Whoever closes a device, also as the second, finds its addresses free then.
+func TestDeviceCloseWaits(t *testing.T) {
+	for range 5 {
+		cfg := verbs.DeviceConfig{Addrs: []netip.Addr{address(1)}, Units: 8}
+		dev := get(verbs.NewDevice(cfg))
+		go dev.Close()
+		for !dev.Unwrap().Removed() {
+			runtime.Gosched()
+		}
+		check(dev.Close())
+		next, err := verbs.NewDevice(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(next.Close())
 	}
 }
 

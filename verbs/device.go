@@ -46,6 +46,8 @@ type DCQCNPolicy = nic.DCQCNPolicy
 type Device struct {
 	dev *device.Device
 
+	once sync.Once // of Close
+
 	mu       sync.Mutex
 	closed   bool
 	contexts map[*Context]struct{}
@@ -74,8 +76,14 @@ func Wrap(d *device.Device) *Device {
 	return &Device{dev: d, contexts: map[*Context]struct{}{}}
 }
 
-// Close closes everything on the NIC and stops it. To close it again does nothing.
-func (d *Device) Close() error {
+// Close closes everything on the NIC and stops it: when it returns, its addresses are free. To close it again does nothing but wait for
+// that.
+func (d *Device) Close() (err error) {
+	d.once.Do(func() { err = d.close() })
+	return err
+}
+
+func (d *Device) close() error {
 	d.mu.Lock()
 	d.closed = true
 	open := slices.Collect(maps.Keys(d.contexts))
