@@ -12,7 +12,8 @@ import (
 	"rnic/verbs"
 )
 
-// Config says how one side of a connection is made. Zero fields mean the defaults in brackets.
+// Config says how one side of a connection is made. Zero fields mean the defaults in brackets; of numbers beyond what the protocol's field
+// holds its largest value is taken.
 type Config struct {
 	PD *verbs.PD      // of the manager's NIC
 	QP verbs.QPConfig // Type is RC, UC or UD [RC]. Its completion queues are needed
@@ -24,9 +25,9 @@ type Config struct {
 	Source     netip.AddrPort // own address and port, of Dial [chosen]
 	TOS        uint8          // traffic class, of Dial
 	RDAtomic   int            // RC: RDMA READs and atomics in flight, each way [16]; -1: none
-	RetryCount int            // RC: of Dial, for both sides [7]; -1: 0
+	RetryCount int            // RC: of Dial, for both sides [7, the most]; -1: 0
 	RNRRetry   int            // RC: that the peer is to make [7, for ever]; -1: 0
-	RNRTimer   int            // RC: code of the RNR timer that the peer is told [12, 0.64 ms]
+	RNRTimer   int            // RC: code of the RNR timer that the peer is told [12, 0.64 ms]; 31 at most. InfiniBand vol. 1, 9.7.5.2.8
 }
 
 func pick(v, def, most int) uint8 {

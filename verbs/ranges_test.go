@@ -22,6 +22,11 @@ func TestNumbersOutOfRange(t *testing.T) {
 	if _, err := peer.pd.CreateQP(verbs.QPConfig{SendCQ: peer.cq, RecvCQ: peer.cq, MaxSend: math.MaxInt/2 + 2}); !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("a send queue for %d work requests: %v", math.MaxInt/2+2, err)
 	}
+	for _, cfg := range []verbs.DeviceConfig{{Local: true, Units: -1}, {Local: true, Units: 65}, {Local: true, Congestion: 77}, {Local: true, MTU: 1500}} {
+		if d, err := verbs.NewDevice(cfg); !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("a NIC of %d units with policy %d and MTU %d: %v, %v", cfg.Units, cfg.Congestion, cfg.MTU, d, err)
+		}
+	}
 	for _, index := range []int{256, -256} {
 		if _, err := peer.pd.AHTo(dev.GIDs()[0].GID, index); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("address handle from GID %d: %v", index, err)
