@@ -267,8 +267,8 @@ func interfaceNames(ifaces []iface) string {
 var pathMTUs = [...]int{4096, 2048, 1024, 512, 256}
 
 // headers is what a packet of one path MTU may have around its payload: IPv6,
-// UDP, BTH, RETH, immediate data, and the ICRC.
-const headers = 40 + 8 + 12 + 16 + 4 + 4
+// UDP, BTH, XRCETH, RETH, immediate data, and the ICRC.
+const headers = 40 + 8 + 12 + 4 + 16 + 4 + 4
 
 // pathMTU returns the largest path MTU that an interface's MTU carries without
 // fragments, 0 if none: 1024 for 1500, 4096 for 9000.
