@@ -70,6 +70,7 @@ func (c *call) Valid() bool {
 
 func (c *call) Nonblocking(fd int) bool  { return c.truth(kindNonblock, uint64(fd)) }
 func (c *call) SignalPending() bool      { return c.truth(kindSignal) }
+func (c *call) Stranded() bool           { return c.truth(kindStranded) }
 func (c *call) Reply(v int64)            { c.end(kindReply, uint64(v)) }
 func (c *call) Fail(errno syscall.Errno) { c.end(kindFail, uint64(errno)) }
 func (c *call) Continue()                { c.end(kindContinue, 0) }

@@ -73,13 +73,14 @@ func (b *box) Forget(f *sandbox.File) {
 
 // boxCall is a call of the program in the box.
 type boxCall struct {
-	b       *box
-	invalid bool
-	value   int64
-	errno   syscall.Errno
-	ended   int
-	calm    atomic.Bool   // no signal waits
-	done    chan struct{} // closed with the answer, if there
+	b        *box
+	invalid  bool
+	value    int64
+	errno    syscall.Errno
+	ended    int
+	calm     atomic.Bool // no signal waits
+	stranded bool
+	done     chan struct{} // closed with the answer, if there
 }
 
 func (c *boxCall) end() {
@@ -97,6 +98,7 @@ func (c *boxCall) WriteMem(uint64, []byte) error { return unix.EFAULT }
 func (c *boxCall) Valid() bool                   { return !c.invalid }
 func (c *boxCall) Nonblocking(fd int) bool       { return fd == 7 }
 func (c *boxCall) SignalPending() bool           { return true }
+func (c *boxCall) Stranded() bool                { return c.stranded }
 func (c *boxCall) Reply(v int64)                 { c.value = v; c.end() }
 func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno = -1, e; c.end() }
 func (c *boxCall) Continue()                     { c.value = -2; c.end() }
@@ -298,6 +300,15 @@ func testCalls(t *testing.T, q Request) {
 	})
 	if c.value != 42 || c.errno != 0 || in != out {
 		t.Errorf("answer %d, %v; %v", c.value, c.errno, out)
+	}
+	for _, stranded := range []bool{false, true} {
+		ask := func(c sandbox.Call) { c.(*boxCall).stranded = stranded; j.dev.Open(c, 0) }
+		j.do(ask, func(c sandbox.Call) {
+			if c.Stranded() != stranded {
+				t.Error("whether a program is stranded does not arrive")
+			}
+			c.Reply(0)
+		})
 	}
 	if c = do(func(c sandbox.Call) { c.Fail(unix.EBUSY) }); c.errno != unix.EBUSY {
 		t.Errorf("answer %v", c.errno)
@@ -624,6 +635,9 @@ func TestWhoMayJoin(t *testing.T) {
 	}
 	if _, err := Dial(key, Request{Version: "2"}, newBox()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it is of rnic 1, and this is 2") {
 		t.Errorf("another version: %v", err)
+	}
+	if _, err := Dial(key, Request{Version: "1", Config: make([]byte, maxConfig+1)}, newBox()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "fewer options") {
+		t.Errorf("too much to say: %v", err)
 	}
 	h.Finish()
 	if _, err := Dial(key, Request{Version: "1"}, newBox()); !errors.Is(err, ErrNone) {

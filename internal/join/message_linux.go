@@ -12,7 +12,7 @@ import (
 )
 
 // protocol is the version of what follows. Both sides must be of one.
-const protocol = 2
+const protocol = 3
 
 // Kinds of messages. In parentheses: numbers, body, descriptors.
 const (
@@ -28,6 +28,7 @@ const (
 	kindFileAt   = 'f' // (descriptor number); answer (file or 0)
 	kindNonblock = 'n' // (descriptor number); answer (0 or 1)
 	kindSignal   = 's' // (); answer (0 or 1)
+	kindStranded = 't' // (); answer (0 or 1)
 	kindMemory   = 'm' // (); answer (errno; ; memory, mappings)
 
 	// Host to guest: the end of the call.
@@ -58,7 +59,8 @@ const (
 	numbers    = 6
 	headLength = 1 + 8*numbers
 	maxBody    = 64 << 10
-	maxFiles   = 8 // descriptors of a message
+	maxConfig  = 32 << 10 // of Request.Config, which is encoded within a body
+	maxFiles   = 8        // descriptors of a message
 )
 
 // message is one datagram of the protocol.

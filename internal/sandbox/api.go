@@ -44,6 +44,9 @@ var (
 	// ErrUnsupported: not Linux, not an architecture with a filter, or a kernel without
 	// seccomp user notification.
 	ErrUnsupported = errors.New("seccomp user notification is not available")
+	// ErrMemory: the system refuses to let one process copy another's memory (process_vm_readv(2)), in which paths, commands
+	// and the buffers of the program are.
+	ErrMemory = errors.New("access to the program's memory is refused")
 	// ErrNested: the process already runs under a filter with a listener (EBUSY of
 	// seccomp(2)): rnic run inside rnic run, or a container whose runtime intercepts calls.
 	ErrNested = errors.New("already under a system-call listener")
@@ -172,6 +175,10 @@ type Call interface {
 	// handled: a long wait must then end with Fail(syscall.EINTR), because the kernel lets
 	// only fatal signals interrupt a call that waits for the supervisor.
 	SignalPending() bool
+	// Stranded reports that a signal has, since the first Open, ended a call of this run before the supervisor had it, or had answered it,
+	// so that a program has seen EINTR (or has died) where a kernel's driver cannot be interrupted; and that the caller is
+	// the only thread of its process: what it then waits for, and does not do itself, nobody does.
+	Stranded() bool
 
 	// Reply ends the call with the value v, Fail with -1 and errno, Continue lets the kernel
 	// execute it. Only the first of them counts.

@@ -55,8 +55,10 @@ func (c *call) WriteMem(addr uint64, p []byte) error { return writeMem(c.TID(), 
 func (c *call) Nonblocking(fd int) bool              { return openFlags(c.TID(), fd)&unix.O_NONBLOCK != 0 }
 func (c *call) SignalPending() bool                  { return signalPending(c.TID()) }
 
+func (c *call) Stranded() bool { return c.s.aborted.Load() && onlyThread(c.TID()) }
+
 func (c *call) Valid() bool {
-	ok := c.s.l.valid(c.id.Load())
+	ok := c.s.valid(c.id.Load())
 	c.void.Store(!ok)
 	return ok
 }
@@ -100,7 +102,7 @@ func (c *call) answer(r notifResp) {
 		return
 	}
 	r.id = c.id.Load()
-	c.s.l.send(&r) // ENOENT: killed
+	c.s.send(&r)
 }
 
 // inject installs fd in the caller of notification id, in range r at no less than from.

@@ -167,6 +167,7 @@ func (s *server) openDevice(n *notif, nd *node, flags int, k callKind) {
 	if s.replay != nil && s.replay.begin(c) {
 		return
 	}
+	s.opens()
 	nd.dev.Open(c, flags)
 }
 

@@ -36,6 +36,17 @@ func threadGroup(tid int) int {
 	return n
 }
 
+// onlyThread reports that the process of a thread has no other. One that has ended and is kept for its process's sake counts.
+func onlyThread(tid int) bool {
+	d, err := os.Open("/proc/" + strconv.Itoa(tid) + "/task")
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(2)
+	return err == nil && len(names) == 1
+}
+
 // signalPending reports a signal sent to the thread or its process that the thread does not block.
 // Ignored signals are never pending unless blocked.
 func signalPending(tid int) bool {

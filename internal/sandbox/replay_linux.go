@@ -53,7 +53,7 @@ func (p *replay) begin(c *call) bool {
 		if same(old.c, c) {
 			r := old.r
 			r.id = c.n.id
-			if c.s.l.send(&r) == unix.ENOENT { // aborted again
+			if c.s.send(&r) == unix.ENOENT { // aborted again
 				p.lost[c.n.tid] = old
 			}
 			return true
@@ -71,7 +71,7 @@ func (p *replay) answer(c *call, r notifResp) {
 		delete(p.open, c.n.tid)
 	}
 	r.id = c.id.Load()
-	if c.s.l.send(&r) == unix.ENOENT && r.flags == 0 && !c.void.Load() {
+	if c.s.send(&r) == unix.ENOENT && r.flags == 0 && !c.void.Load() {
 		if len(p.lost) >= 4096 { // of threads that died: forget them all
 			clear(p.lost)
 		}

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,8 @@ type server struct {
 	replay  *replay  // nil where the kernel makes it needless
 	netlink *netlink // nil: not served
 	numbers sync.Mutex
+	aborted atomic.Bool // a call has ended before it was received, or answered: see Call.Stranded
+	opened  bool        // a device node; the loop's alone
 
 	path [pathMax]byte // of the call being served; the loop's alone
 }
@@ -41,6 +44,7 @@ func (s *server) loop() {
 			if s.l.abandoned() {
 				return
 			}
+			s.aborted.Store(true)
 		default:
 			// Without us every call of the program waits for ever: die, so that the front ends it.
 			panic(fmt.Sprintf("receive a notification: %v", e))
@@ -101,6 +105,32 @@ func complain(tid int, what any) {
 	fmt.Fprintf(os.Stderr, "rnic run: internal error in a system call of thread %d: %v\n%s", tid, what, debug.Stack())
 }
 
+// opens forgets, at the first open of a device, that calls were aborted: the Go runtime of the process that has become the program has sent signals
+// to its thread while that waited with its execve for the supervisor to begin.
+func (s *server) opens() {
+	if !s.opened {
+		s.opened = true
+		s.aborted.Store(false)
+	}
+}
+
+// send answers a call, if its caller still waits (ENOENT); valid asks whether it does.
+func (s *server) send(r *notifResp) syscall.Errno {
+	e := s.l.send(r)
+	if e == unix.ENOENT {
+		s.aborted.Store(true)
+	}
+	return e
+}
+
+func (s *server) valid(id uint64) bool {
+	ok := s.l.valid(id)
+	if !ok {
+		s.aborted.Store(true)
+	}
+	return ok
+}
+
 func (s *server) reply(n *notif, v int64) { s.l.send(&notifResp{id: n.id, val: v}) }
 func (s *server) fail(n *notif, errno syscall.Errno) {
 	s.l.send(&notifResp{id: n.id, err: -int32(errno)})
@@ -123,7 +153,7 @@ func (s *server) newCall(n *notif, nd *node, arg uint64) *call {
 // answers for all others.
 func (s *server) onFile(n *notif, wanted func(*File) bool, do func(*call, *File), arg uint64) {
 	f := s.fileArg(n)
-	if f == nil || !wanted(f) || !s.l.valid(n.id) {
+	if f == nil || !wanted(f) || !s.valid(n.id) {
 		s.proceed(n)
 		return
 	}

@@ -145,6 +145,7 @@ func (c *call) WriteMem(addr uint64, b []byte) error {
 
 func (c *call) Valid() bool          { return !c.invalid.Load() }
 func (c *call) SignalPending() bool  { return c.signal.Load() }
+func (c *call) Stranded() bool       { return false }
 func (c *call) Nonblocking(int) bool { return c.nonblock }
 
 func (c *call) Inject(fd int, r sandbox.Range, _ bool, data any) (int, *sandbox.File, error) {

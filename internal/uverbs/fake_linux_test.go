@@ -25,7 +25,8 @@ type program struct {
 	drv *Driver
 	pid int
 
-	closed bool // drv is
+	closed   bool // drv is
+	stranded bool // what its calls say
 
 	mu    sync.Mutex
 	files map[int]*sandbox.File
@@ -154,6 +155,7 @@ func (c *fakeCall) Inject(fd int, _ sandbox.Range, _ bool, data any) (int, *sand
 func (c *fakeCall) File(fd int) *sandbox.File { return c.p.files[fd] }
 func (c *fakeCall) Nonblocking(int) bool      { return false }
 func (c *fakeCall) SignalPending() bool       { return c.signalled.Load() }
+func (c *fakeCall) Stranded() bool            { return c.p.stranded }
 func (c *fakeCall) FD() int                   { return -1 }
 func (c *fakeCall) Reply(v int64)             { c.end(v, 0) }
 func (c *fakeCall) Fail(e syscall.Errno)      { c.end(-1, e) }

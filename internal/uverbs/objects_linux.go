@@ -323,7 +323,7 @@ func (c *call) uhwFromAttrs() {
 func (c *call) destroyCQCommand() syscall.Errno {
 	o, errno := destroy[*cqObject](c, uint64(le.Uint32(c.req[8:])))
 	if errno == 0 {
-		c.respond(words(o.compEvents.given, o.asyncEvents.given))
+		c.respond(c.reported(libraryCQ, o.userHandle, o.handle, o.compEvents.given, o.asyncEvents.given))
 	}
 	return errno
 }
@@ -333,7 +333,7 @@ func (c *call) destroyCQCommand() syscall.Errno {
 func (c *call) destroyCQMethod() syscall.Errno {
 	o, errno := destroy[*cqObject](c, c.uint(destroyHandle))
 	if errno == 0 {
-		c.put(destroyResp, words(o.compEvents.given, o.asyncEvents.given))
+		c.put(destroyResp, c.reported(libraryCQ, o.userHandle, o.handle, o.compEvents.given, o.asyncEvents.given))
 	}
 	return errno
 }
@@ -612,7 +612,7 @@ func (c *call) modifyQPExt() syscall.Errno {
 func (c *call) destroyQPCommand() syscall.Errno {
 	o, errno := destroy[*qpObject](c, uint64(le.Uint32(c.req[8:])))
 	if errno == 0 {
-		c.respond(words(o.asyncEvents.given))
+		c.respond(c.reported(libraryQP, o.userHandle, o.handle, o.asyncEvents.given))
 	}
 	return errno
 }
@@ -621,7 +621,7 @@ func (c *call) destroyQPCommand() syscall.Errno {
 func (c *call) destroyQPMethod() syscall.Errno {
 	o, errno := destroy[*qpObject](c, c.uint(destroyHandle))
 	if errno == 0 {
-		c.put(destroyResp, words(o.asyncEvents.given))
+		c.put(destroyResp, c.reported(libraryQP, o.userHandle, o.handle, o.asyncEvents.given))
 	}
 	return errno
 }

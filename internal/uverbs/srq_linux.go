@@ -178,7 +178,7 @@ func (c *call) querySRQ() syscall.Errno {
 func (c *call) destroySRQCommand() syscall.Errno {
 	o, errno := destroy[*srqObject](c, uint64(le.Uint32(c.req[8:])))
 	if errno == 0 {
-		c.respond(words(o.asyncEvents.given))
+		c.respond(c.reported(librarySRQ, o.userHandle, o.handle, o.asyncEvents.given))
 	}
 	return errno
 }
@@ -187,7 +187,7 @@ func (c *call) destroySRQCommand() syscall.Errno {
 func (c *call) destroySRQMethod() syscall.Errno {
 	o, errno := destroy[*srqObject](c, c.uint(destroyHandle))
 	if errno == 0 {
-		c.put(destroyResp, words(o.asyncEvents.given))
+		c.put(destroyResp, c.reported(librarySRQ, o.userHandle, o.handle, o.asyncEvents.given))
 	}
 	return errno
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,7 +151,18 @@ func cyclesPerMillisecond() int {
 	return 2_000_000
 }
 
-var exitLine = regexp.MustCompile(`\n?@exit (\d+)\n$`)
+var exitLine = regexp.MustCompile(`(?m)\n?^@exit (\d+)\n`)
+
+// cutStatus takes the line with the script's status out of what has come from a shell. It need not be the last: a program
+// that the script has left behind holds the connection too, and may write until it ends.
+func cutStatus(out []byte) (text []byte, status int, found bool) {
+	at := exitLine.FindSubmatchIndex(out)
+	if at == nil {
+		return out, 0, false
+	}
+	status, _ = strconv.Atoi(string(out[at[2]:at[3]]))
+	return slices.Concat(out[:at[0]], out[at[1]:]), status, true
+}
 
 // Run runs a shell script in the guest and returns what it wrote to standard
 // output and standard error. The error is an *ExitError if it ran to its end
@@ -164,20 +176,19 @@ func (m *Machine) Run(ctx context.Context, script string) (string, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	quoted := "'" + strings.ReplaceAll(script, "'", `'\''`) + "'"
-	if _, err := fmt.Fprintf(conn, "sh -c %s </dev/null 2>&1; status=$?; echo; echo @exit $status\nexit\n", quoted); err != nil {
+	if _, err := fmt.Fprintf(conn, "sh -c %s </dev/null 2>&1; status=$?; printf '\\n@exit %%d\\n' $status\nexit\n", quoted); err != nil {
 		return "", fmt.Errorf("talking to the guest's shell: %w", err)
 	}
 	out, err := io.ReadAll(conn)
 	if ctx.Err() != nil {
 		return string(out), fmt.Errorf("running %q in the guest: %w", script, ctx.Err())
 	}
-	match := exitLine.FindSubmatch(out)
-	if match == nil {
+	out, status, found := cutStatus(out)
+	if !found {
 		return string(out), fmt.Errorf("the guest's shell ended before %q (%w); the console:\n%s", script,
 			errors.Join(err, io.ErrUnexpectedEOF), m.Console())
 	}
-	out = bytes.TrimSuffix(out, match[0])
-	if status, _ := strconv.Atoi(string(match[1])); status != 0 {
+	if status != 0 {
 		return string(out), &ExitError{status}
 	}
 	return string(out), nil

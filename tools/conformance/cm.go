@@ -127,7 +127,8 @@ func rsocketCases() (cases []testCase) {
 	parallel.env, parallel.again, parallel.check, parallel.timeout = iperf.env, iperf.again, iperf.check, 10*time.Second
 	parallel.limit = &limit{says: `not ended after|client status [1-9]`, kernel: true, extra: []string{rsocketPreload, iperf3},
 		script: "p=/bin/librspreload.so; LD_PRELOAD=$p timeout 20 iperf3 -s -1 & sleep 2; LD_PRELOAD=$p timeout 15 iperf3 -c " + guest.GuestAddress + " -t 2 -P 4; c=$?; echo client status $c; exit $c",
-		reason: "iperf3's server closes one stream after the other, and waits in rclose of the first while its client waits for the server's results"}
+		reason: "librdmacm's thread for accepted streams goes on with an array that it has freed when there are more than three, and waits for an event that has been; rclose waits for it " +
+			"(mended in rdma-core in July 2024, \"Fix for cm_svc_run\": with that of Debian trixie, 56, -P 4 and -P 8 pass; the kernel's rxe in the guest fails with one stream too)"}
 	return append(cases, copied, iperf, reverse, parallel)
 }
 
