@@ -116,6 +116,14 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
+// reason is why the connection has not been made: if it has ended, that is why a later step failed.
+func (c *Conn) reason(err error) error {
+	if why := c.Err(); why != nil {
+		return why
+	}
+	return err
+}
+
 // Disconnect ends the connection on both sides. What was posted is flushed.
 func (c *Conn) Disconnect() error {
 	err := c.id.Disconnect()

@@ -51,6 +51,7 @@ func (m *Manager) dial(ctx context.Context, addr netip.AddrPort, cfg *Config, ty
 		return nil, err
 	}
 	if err := c.connect(ctx, addr, cfg); err != nil {
+		err = c.reason(err)
 		_ = c.Close()
 		return nil, err
 	}

@@ -191,7 +191,7 @@ func (r *Request) Accept(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	if err := r.accept(ctx, &cfg); err != nil {
-		from := r.RemoteAddr()
+		from, err := r.RemoteAddr(), r.c.reason(err)
 		_ = r.c.Close()
 		return nil, fmt.Errorf("cm: accept connection from %v: %w", from, err)
 	}

@@ -279,7 +279,8 @@ type streamListener struct {
 }
 
 // ListenStream is net.Listen over RDMA: network is as in DialStream, address a host and a port, each of which may be empty or 0. Of
-// a host with several addresses it takes the first that is one of the NIC's. The net.Listener accepts *Stream.
+// a host with several addresses it takes the first that is one of the NIC's. The net.Listener accepts *Stream; up to 128 connections are made before
+// Accept asks for them, and up to 1024 requests wait.
 func (m *Manager) ListenStream(network, address string) (net.Listener, error) {
 	addrs, err := resolve(context.Background(), network, address)
 	if err != nil {

@@ -86,3 +86,23 @@ func TestStreamSilentPeer(t *testing.T) {
 	s.Close()
 	c.Close()
 }
+
+// CloseWrite does not say that the peer will read the end of the file when nobody can.
+func TestStreamCloseWriteAfterEnd(t *testing.T) {
+	a, b := newSide(t, 1, nil), newSide(t, 2, nil)
+	c, s := streamPair(t, a, b)
+	s.Close()
+	eventually(t, "writes fail", func() bool { _, err := c.Write([]byte("x")); return errors.Is(err, syscall.EPIPE) })
+	if err := c.CloseWrite(); !errors.Is(err, cm.ErrDisconnected) {
+		t.Errorf("the connection has ended: %v", err)
+	}
+	c.Close()
+	c, s = streamPair(t, a, b)
+	for range 2 {
+		if err := c.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+	}
+	c.Close()
+	s.Close()
+}

@@ -137,13 +137,17 @@ func (s *Stream) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 }
 
-// CloseWrite ends the writing side: the peer reads io.EOF after what has been written.
+// CloseWrite ends the writing side: the peer reads io.EOF after what has been written. It is an error if the connection has ended before; to
+// end the side again is none.
 func (s *Stream) CloseWrite() error {
 	s.mu.Lock()
-	closed := s.closed
+	closed, finished, err := s.closed, s.finished, s.err
 	s.mu.Unlock()
-	if closed {
+	switch {
+	case closed:
 		return s.fail("close", ErrClosed)
+	case err != nil && !finished:
+		return s.fail("close", err)
 	}
 	s.sendFIN()
 	return nil

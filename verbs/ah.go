@@ -33,6 +33,19 @@ func (p *PD) AHTo(peer GID, gidIndex int) (*AH, error) {
 	return p.CreateAH(AHAttr{DGID: peer, SGIDIndex: uint8(gidIndex), HopLimit: 64, IsGlobal: true, Port: 1})
 }
 
+// fits says why an address handle cannot be used. Its number alone could be that of another one of the queue pair's NIC.
+func (q *QP) fits(a *AH) error {
+	switch {
+	case a == nil:
+		return fmt.Errorf("post to QP %#x: a UD work request needs an address handle: %w", q.Num(), ErrInvalid)
+	case a.ctx != q.ctx:
+		return fmt.Errorf("post to QP %#x: the address handle is of another context: %w", q.Num(), ErrInvalid)
+	case a.closed.Load():
+		return fmt.Errorf("post to QP %#x: address handle: %w", q.Num(), ErrClosed)
+	}
+	return nil
+}
+
 // Close destroys the address handle. Work requests that name it and are not yet sent fail.
 func (a *AH) Close() error {
 	_, err := a.close(a.ah.Destroy)

@@ -71,6 +71,9 @@ func (q *QP) fillBind(w *ring.Bind, b *Bind) error {
 	if b == nil || b.MW == nil || b.MR == nil && b.Length > 0 {
 		return fmt.Errorf("post to QP %#x: a bind needs a window, and a region unless its length is 0: %w", q.Num(), ErrInvalid)
 	}
+	if b.MW.ctx != q.ctx || b.MR != nil && b.MR.ctx != q.ctx { // keys of which may mean something else here
+		return fmt.Errorf("post to QP %#x: the window or the region is of another context: %w", q.Num(), ErrInvalid)
+	}
 	if err := b.MW.use("bind memory window"); err != nil {
 		return err
 	}

@@ -110,8 +110,8 @@ func (q *QP) postSend(wr *SendWR) error {
 	w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap = wr.RemoteAddr, wr.RKey, wr.CompareAdd, wr.Swap
 	w.RemoteQPN, w.RemoteQKey, w.RemoteSRQ, w.AHNum = wr.RemoteQPN, wr.RemoteQKey, wr.RemoteSRQ, 0
 	if q.typ == UD {
-		if wr.AH == nil {
-			return fmt.Errorf("post to QP %#x: a UD work request needs an address handle: %w", q.Num(), ErrInvalid)
+		if err := q.fits(wr.AH); err != nil {
+			return err
 		}
 		w.AHNum = wr.AH.ah.Num()
 	}
