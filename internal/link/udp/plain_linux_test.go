@@ -147,16 +147,12 @@ func TestPlainGroupSteers(t *testing.T) {
 	// A link that is closed is in nobody's way, nor one that nobody reads.
 	g.Links()[2].Close()
 	for range 2 * plainDatagrams {
-		if _, err := from.Send(to(roce.Path{Src: b, Dst: a}, 0x32, 0x33)); err != nil {
-			t.Fatal(err)
-		}
+		sendAll(t, from, to(roce.Path{Src: b, Dst: a}, 0x32, 0x33))
 	}
 	// Those before it may have filled the socket: one arrives in the end.
 	pkts := make([]link.Packet, 1)
 	for deadline := time.Now().Add(5 * time.Second); ; {
-		if _, err := from.Send(to(roce.Path{Src: b, Dst: a}, 0x34)); err != nil {
-			t.Fatal(err)
-		}
+		sendAll(t, from, to(roce.Path{Src: b, Dst: a}, 0x34))
 		if n, err := g.Links()[1].Recv(pkts); n == 1 && err == nil {
 			break
 		} else if time.Now().After(deadline) {
@@ -295,9 +291,7 @@ func TestPlainNoAllocation(t *testing.T) {
 	in := make([]link.Packet, 16)
 	fds := []unix.PollFd{{Fd: int32(l.FDs()[0]), Events: unix.POLLIN}}
 	round := func() {
-		if _, err := from.Send(pkts); err != nil {
-			t.Fatal(err)
-		}
+		sendAll(t, from, pkts)
 		for got := 0; got < len(pkts); {
 			n, err := l.Recv(in)
 			if err != nil {

@@ -60,7 +60,8 @@ func repeat(n, length int) []int {
 	return s
 }
 
-func sendAll(t testing.TB, l *Link, pkts []link.Packet) {
+// sendAll sends all packets: at once, unless the core is another's until a plain socket's deadline.
+func sendAll(t testing.TB, l link.Link, pkts []link.Packet) {
 	t.Helper()
 	for len(pkts) > 0 {
 		n, err := l.Send(pkts)
