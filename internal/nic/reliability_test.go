@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
 )
@@ -570,5 +571,20 @@ func TestRNRNAKBehindALateTimer(t *testing.T) {
 	w.run(timer)
 	if n := w.countOp(roce.RCSendOnly); n != 2 {
 		t.Errorf("sent %d times", n)
+	}
+}
+
+// The last packet of a burst, which asks for the acknowledgement, cannot be read from the program's memory: those before it, which have left, are
+// acknowledged all the same, at once.
+func TestAcknowledgementBeforeAPacketThatCannotBeRead(t *testing.T) {
+	w, a, b := connected(t, Config{Policy: Policy{NoEarlyResend: true}}, nil)
+	a.h.mem.Holes = []hostmem.Range{{Addr: memBase + 5*1024, Len: 1024}}
+	first := remote(wr(1, ring.OpWrite, a.sge(0, 100)), b, 0)
+	first.Flags = 0
+	a.post(first, remote(wr(2, ring.OpWrite, a.sge(5*1024, 100)), b, 0))
+	w.settle()
+	a.want(t, "2:"+ring.StatusLocProtErr.String())
+	if n := w.countOp(roce.RCWriteOnly); n != 1 || a.h.n.Stats().Timeouts != 0 {
+		t.Errorf("sent %d times, %d time-outs", n, a.h.n.Stats().Timeouts)
 	}
 }

@@ -113,6 +113,7 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 			}
 		}
 		if q := n.lookupQP(f.Lane); q != nil && q.reliable() {
+			tx.askBefore(int(first))
 			q.gatherFailed(now, roce.BTH(tx.Packets[first].Data), f.Err)
 		}
 	}
@@ -132,6 +133,17 @@ func (n *NIC) GatherDone(now int64, tx *Tx) {
 			if q := n.lookupQP(p.QPN); q != nil {
 				q.unacknowledgedSent(now, b, p.Dead)
 			}
+		}
+	}
+}
+
+// askBefore has the last request that the queue pair of a dead packet sends before it ask for an acknowledgement: the one that ended the
+// burst, and asked, does not leave.
+func (tx *Tx) askBefore(dead int) {
+	for k := dead - 1; k >= 0; k-- {
+		if b := roce.BTH(tx.Packets[k].Data); tx.Packets[k].QPN == tx.Packets[dead].QPN && b.Opcode().Info().Request {
+			b.SetAckReq(true)
+			return
 		}
 	}
 }
