@@ -53,17 +53,38 @@ type Log struct {
 	dead    error
 	rung    uint64
 	skipped uint64
+	others  uint64 // see LogStats
 }
 
 // LogStats count what happened to a log.
 type LogStats struct {
 	Doorbells uint64
 	Skipped   uint64 // records that were not doorbells
-	Dead      error  // non-nil: why the log ended before the program
+	// Others has bit N set if a record was skipped, or stands there still, that looks like the write command N (rdma/ib_user_verbs.h).
+	Others uint64
+	Dead   error // non-nil: why the log ended before the program
 }
 
 // Stats returns the counters. The caller holds the processing unit.
-func (l *Log) Stats() LogStats { return LogStats{l.rung, l.skipped, l.dead} }
+func (l *Log) Stats() LogStats {
+	// A command whose last word is 0 is no whole record until another stands behind it, and the last ones may not have been looked at.
+	// The file is read, not the mapping, of which the program may have cut the end off.
+	var rest [64 * RecordSize]byte
+	others := l.others
+	n, _ := unix.Pread(l.fd, rest[:], l.chunk+int64(l.off))
+	for at := 0; at+RecordSize <= n; at += RecordSize {
+		others |= commandBit(binary.NativeEndian.Uint32(rest[at+offCommand:]))
+	}
+	return LogStats{l.rung, l.skipped, others, l.dead}
+}
+
+// commandBit is the bit of a command in LogStats.Others; 0 for none, and for a doorbell.
+func commandBit(command uint32) uint64 {
+	if command == 0 || command == cmdPostSend || command >= 64 {
+		return 0
+	}
+	return 1 << command
+}
 
 func (l *Log) open(fd int, base, limit int64) error {
 	*l = Log{fd: fd, limit: limit, look: firstLook, watch: map[int]int{}}
@@ -120,6 +141,7 @@ func (l *Log) Drain(ring func(handle uint32)) (n int) {
 			ring(handle)
 		case recordGarbage:
 			l.skipped++
+			l.others |= commandBit(load32(l.mem[l.off+offCommand:]))
 		}
 		n++
 		l.off += RecordSize

@@ -135,7 +135,17 @@ func TestRecordsThatAreNoDoorbellsAreSkipped(t *testing.T) {
 	if len(got) != 3 || got[0] != 1 || got[1] != 2 || got[2] != 3 {
 		t.Fatalf("arrived: %v", got)
 	}
-	if s := f.Log().Stats(); s.Skipped != 2 || s.Dead != nil {
+	if s := f.Log().Stats(); s.Skipped != 2 || s.Others != 1<<30 || s.Dead != nil {
+		t.Errorf("stats %+v", s)
+	}
+	last := doorbell(7)
+	last[0] = 31
+	clear(last[28:]) // nothing stands behind it
+	write(t, app, last)
+	if got := drain(t, f.Log()); len(got) != 0 {
+		t.Errorf("arrived: %v", got)
+	}
+	if s := f.Log().Stats(); s.Skipped != 2 || s.Others != 1<<30|1<<31 {
 		t.Errorf("stats %+v", s)
 	}
 }

@@ -1,6 +1,7 @@
 package uverbs
 
 import (
+	"strings"
 	"syscall"
 
 	"rnic/internal/device"
@@ -54,9 +55,11 @@ func (c *verbsContext) close() {
 		}
 	}
 	c.dev.Close()
-	if s := c.file.Log().Stats(); s.Dead != nil || s.Skipped > 0 {
+	s := c.file.Log().Stats()
+	if s.Dead != nil || s.Skipped > 0 {
 		c.drv.logf("doorbells: %d seen, %d records skipped, log ended: %v", s.Doorbells, s.Skipped, s.Dead)
 	}
+	c.drv.warnOfLost(s.Others)
 	for _, o := range c.objects {
 		switch o := o.(type) {
 		case *cqObject:
@@ -162,4 +165,23 @@ func (c *call) requireContext() syscall.Errno {
 		return syscall.EINVAL
 	}
 	return 0
+}
+
+// warnOfLost tells, once, that the program's library has written commands of the length of a doorbell, which no filter for system calls can tell from
+// one: libraries before rdma-core 22 do. others is shm.LogStats.Others.
+func (d *Driver) warnOfLost(others uint64) {
+	var names []string
+	for _, c := range []struct {
+		number uint32
+		name   string
+	}{{cmdAttachMcast, "ATTACH_MCAST"}, {cmdDetachMcast, "DETACH_MCAST"}, {cmdModifySRQ, "MODIFY_SRQ"}} {
+		if others&(1<<c.number) != 0 {
+			names = append(names, c.name)
+		}
+	}
+	if names == nil || d.warnedOfLost || d.cfg.Warnf == nil {
+		return
+	}
+	d.warnedOfLost = true
+	d.cfg.Warnf("%s had no effect: the program's libibverbs writes it as long as a doorbell, as those before rdma-core 22 do; use a newer one", strings.Join(names, ", "))
 }

@@ -94,6 +94,8 @@ type Driver struct {
 	opened   bool // by a program, ever
 	pedant   pedant
 
+	warnedOfLost bool // see warnOfLost
+
 	prefetches atomic.Int32 // that are under way
 }
 
