@@ -51,7 +51,7 @@ type ID struct {
 	gid   int          // index of src there
 	ib    *ibAddresses // nil: the id is of IP addresses
 	lost  bool         // src is no address of the NIC any more, and the owner knows
-	gone  bool         // the NIC is, and the owner knows
+	gone  bool         // the NIC is, and the owner has been told: see Gone
 
 	conn    *ibcm.Conn
 	lookup  *ibcm.Lookup

@@ -280,6 +280,13 @@ func (p *port) changed() {
 	}
 }
 
+// Gone tells whether the id's NIC has been taken away: all that is left to do with it is to destroy it.
+func (i *ID) Gone() bool {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	return i.gone
+}
+
 // flush sends what has been waiting, as far as there are slots.
 func (p *port) flush() {
 	n := 0

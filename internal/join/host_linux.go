@@ -406,6 +406,11 @@ func (r *Run) drop(id uint64) {
 	delete(r.files, id)
 }
 
+// Remove is the sandbox's: a part of the tree is gone.
+func (r *Run) Remove(path string) error {
+	return r.change(message{kind: kindRemove, body: []byte(path)})
+}
+
 // Forget is the sandbox's: a file that is not regular is gone.
 func (r *Run) Forget(f *sandbox.File) {
 	r.mu.Lock()

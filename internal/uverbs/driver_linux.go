@@ -180,6 +180,10 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.opened = true
+	if d.dev.Removed() {
+		sys.Fail(syscall.ENXIO)
+		return
+	}
 	limit, err := d.cfg.Programs.SizeLimit(sys)
 	if err != nil {
 		d.logf("opening device %s: %v", d.cfg.Name, err)
@@ -350,7 +354,7 @@ func (c *call) execute(run func(*call) syscall.Errno) syscall.Errno {
 	}
 	c.drv.mu.Lock()
 	defer c.drv.mu.Unlock()
-	if c.ctx.closed {
+	if c.ctx.closed || c.ctx.dead {
 		return syscall.EIO
 	}
 	// In the kernel a doorbell is synchronous: a command must not overtake those before it.
