@@ -293,9 +293,15 @@ func (r *Run) call(m *message) bool {
 	case kindIoctl, kindWrite:
 		f, ok := r.file(m.num[0])
 		switch {
-		case !ok && m.kind == kindWrite && m.num[2] == sandbox.WaitSize: // closed by another thread in this moment
+		case !ok && m.kind == kindWrite: // closed by another thread in this moment
 			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
-			run = func() { time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) }) }
+			run = func() {
+				if sandbox.Waits(c.ReadMem, m.num[1], m.num[2]) {
+					time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) })
+				} else {
+					c.Fail(unix.EBADF)
+				}
+			}
 		case !ok:
 			c.Fail(unix.EBADF)
 		}

@@ -105,7 +105,7 @@ func (c *boxCall) ReadMem(uint64, []byte) error  { return unix.EFAULT } // the h
 func (c *boxCall) WriteMem(uint64, []byte) error { return unix.EFAULT }
 func (c *boxCall) Valid() bool                   { return !c.invalid }
 func (c *boxCall) Nonblocking(fd int) bool       { return fd == 7 }
-func (c *boxCall) SignalPending() bool           { return true }
+func (c *boxCall) SignalPending() bool           { return !c.calm.Load() }
 func (c *boxCall) Stranded() bool                { return c.stranded }
 func (c *boxCall) Reply(v int64)                 { c.value = v; c.end() }
 func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno = -1, e; c.end() }
@@ -717,4 +717,36 @@ func FuzzHost(f *testing.F) {
 		h.Finish()
 		h.Close()
 	})
+}
+
+// A command on a file that another thread has closed in this moment is held if it is one that waits for an event, and answered at once if it is another of its length:
+// as in a run of its own (sandbox.Waits).
+func TestCommandOnAClosedFile(t *testing.T) {
+	j := start(t, Request{})
+	closed := &sandbox.File{Data: &guestFile{1 << 40}}
+	var head [16]byte // struct rdma_ucm_cmd_hdr and an address
+	addr := uint64(uintptr(unsafe.Pointer(&head)))
+	write := func(command byte, n uint64) (c *boxCall, held bool) {
+		head[0] = command
+		c = &boxCall{b: j.box, done: make(chan struct{})}
+		c.calm.Store(true)
+		j.dev.Write(c, closed, addr, n) // returns with the answer, or with the word that it comes later
+		select {
+		case <-c.done:
+		default:
+			held = true
+		}
+		return c, held
+	}
+	const getEvent, destroyID = 12, 1
+	for what, x := range map[string]struct {
+		command byte
+		n       uint64
+		held    bool
+	}{"another command": {destroyID, 16, false}, "a command of another length": {getEvent, 24, false}, "a command that waits": {getEvent, 16, true}} {
+		c, held := write(x.command, x.n)
+		if <-c.done; c.errno != unix.EBADF || held != x.held {
+			t.Errorf("%s: %v, held %v", what, c.errno, held)
+		}
+	}
 }
