@@ -245,6 +245,9 @@ func (i *ID) Listen(backlog int) error {
 		return err
 	}
 	i.backlog, i.state = backlog, stateListen
+	for _, p := range i.m.ports {
+		p.work() // requests that have waited for it
+	}
 	return nil
 }
 

@@ -51,6 +51,9 @@ type port struct {
 	noHook func()
 }
 
+// earlyWait covers what a program does between telling its peer that it is ready and listening, on a machine whose cores are busy.
+const earlyWait = 100 * time.Millisecond
+
 type ahKey struct {
 	index  int
 	remote roce.GID
@@ -59,7 +62,7 @@ type ahKey struct {
 // open makes the management queue pair and starts its goroutines.
 func (m *Manager) open(dev *device.Device) (p *port, err error) {
 	p = &port{m: m, dev: dev, ahs: map[ahKey]*verbs.AH{}, kick: make(chan struct{}, 1)}
-	cfg := ibcm.Config{NodeGUID: dev.NodeGUID()}
+	cfg := ibcm.Config{NodeGUID: dev.NodeGUID(), EarlyWait: int64(earlyWait)}
 	_, _ = crand.Read(cfg.Seed[:]) // cannot fail
 	p.cm = ibcm.New(cfg)
 	p.ctx = verbs.Wrap(dev).Open()

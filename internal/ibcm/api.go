@@ -28,6 +28,9 @@ type Config struct {
 	// MaxConns bounds what the wire can cause: requests that nobody has answered yet, of all listeners together [65536].
 	MaxConns int
 
+	// EarlyWait is how long a request waits, in nanoseconds, for somebody to listen for its service [0: it is refused at once].
+	EarlyWait int64
+
 	Planted Planted // tests only
 }
 

@@ -38,21 +38,22 @@ const (
 
 // CM is one communication manager.
 type CM struct {
-	cfg    Config
-	rng    *rand.ChaCha8
-	now    int64
-	conns  map[uint32]*Conn      // by local id
-	remote map[remoteKey]*Conn   // those that peers have asked for, by the peer's id
-	qps    map[qpKey]*Conn       // by the peer's queue pair: a new REQ of it makes the old connection stale (12.9.8.3.1)
-	look   map[uint32]*Lookup    // own lookups, by request id
-	asked  map[remoteKey]*Lookup // those of peers that wait for an answer
-	listen map[uint64]*Listener
-	timers timerHeap
-	sends  []Datagram
-	events []Event
-	stats  Stats
-	npend  int // requests and lookups that wait for an answer
-	lapsed int // those that are remembered
+	cfg     Config
+	rng     *rand.ChaCha8
+	now     int64
+	conns   map[uint32]*Conn      // by local id
+	remote  map[remoteKey]*Conn   // those that peers have asked for, by the peer's id
+	qps     map[qpKey]*Conn       // by the peer's queue pair: a new REQ of it makes the old connection stale (12.9.8.3.1)
+	look    map[uint32]*Lookup    // own lookups, by request id
+	asked   map[remoteKey]*Lookup // those of peers that wait for an answer
+	listen  map[uint64]*Listener
+	waiting []*earlyRequest
+	timers  timerHeap
+	sends   []Datagram
+	events  []Event
+	stats   Stats
+	npend   int // requests and lookups that wait for an answer
+	lapsed  int // those that are remembered
 }
 
 type remoteKey struct {
@@ -130,7 +131,8 @@ type Listener struct {
 	owner   any
 }
 
-// Listen takes the requests for a service id; backlog bounds those that wait for an answer, 0: 1024.
+// Listen takes the requests for a service id, those that have waited for it (Config.EarlyWait) too; backlog bounds those that wait for an
+// answer, 0: 1024.
 func (c *CM) Listen(serviceID uint64, backlog int, owner any) (*Listener, error) {
 	if c.listen[serviceID] != nil {
 		return nil, fmt.Errorf("service id %#x: %w", serviceID, ErrInUse)
@@ -140,6 +142,7 @@ func (c *CM) Listen(serviceID uint64, backlog int, owner any) (*Listener, error)
 	}
 	l := &Listener{cm: c, id: serviceID, backlog: backlog, pending: map[*Conn]struct{}{}, lookups: map[*Lookup]struct{}{}, owner: owner}
 	c.listen[serviceID] = l
+	c.takeEarly(serviceID)
 	return l, nil
 }
 
@@ -182,7 +185,9 @@ func (c *CM) receiveFor(from Address, m mad, k kind) {
 	conn := c.conns[m.remoteID()]
 	if conn == nil && k == kindREJ && m.remoteID() == 0 && m.localID() != 0 {
 		// Who gives up a REQ before it has heard of an answer knows no id of ours (12.6.7.2, reason 4).
-		conn = c.remote[remoteKey{m.localID(), from.Remote}]
+		key := remoteKey{m.localID(), from.Remote}
+		c.forgetEarly(earlyKey{kindREQ, key})
+		conn = c.remote[key]
 	}
 	if conn == nil {
 		c.receiveUnknown(from, m, k)

@@ -228,9 +228,9 @@ func (n *net) empty() {
 	n.t.Helper()
 	for i, h := range n.hosts {
 		c := h.cm
-		if len(c.conns)+len(c.remote)+len(c.qps)+len(c.timers)+len(c.look)+len(c.asked)+c.npend+c.lapsed != 0 {
-			n.t.Errorf("host %d: %d connections, %d remote ids, %d queue pairs, %d timers, %d+%d lookups, %d pending, %d remembered are left",
-				i, len(c.conns), len(c.remote), len(c.qps), len(c.timers), len(c.look), len(c.asked), c.npend, c.lapsed)
+		if len(c.conns)+len(c.remote)+len(c.qps)+len(c.timers)+len(c.look)+len(c.asked)+c.npend+c.lapsed+len(c.waiting) != 0 {
+			n.t.Errorf("host %d: %d connections, %d remote ids, %d queue pairs, %d timers, %d+%d lookups, %d pending, %d remembered, %d early are left",
+				i, len(c.conns), len(c.remote), len(c.qps), len(c.timers), len(c.look), len(c.asked), c.npend, c.lapsed, len(c.waiting))
 		}
 	}
 }

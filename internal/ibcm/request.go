@@ -50,7 +50,7 @@ func (c *CM) receiveREQ(from Address, m mad) {
 		c.stats.Malformed++
 		return
 	}
-	reject := func(reason Reason, info []byte) {
+	reject := func(m mad, reason Reason, info []byte) {
 		_, j := c.message(from, kindREJ, m.tid())
 		j.ids(0, id)
 		j.encodeREJ(aboutREQ, reason, info, nil)
@@ -63,31 +63,31 @@ func (c *CM) receiveREQ(from Address, m mad) {
 		}
 		// The peer has taken the id for something new: what it was for is stale, or nothing any more.
 		if !old.lapsed && !old.superseded() {
-			reject(RejStale, nil)
+			reject(m, RejStale, nil)
 			return
 		}
 		old.forget()
 	}
 	if old := c.qps[qpKey{from.Remote, r.RemoteGUID, r.QPN}]; old != nil && !old.superseded() && c.cfg.Planted != PlantedRequestTwice {
 		// The peer's queue pair has a connection that it does not know any more (12.9.8.3.1).
-		reject(RejStale, nil)
+		reject(m, RejStale, nil)
 		return
 	}
 	switch {
 	case r.Primary.Remote != from.Local:
-		reject(RejInvalidGID, from.Local[:])
+		reject(m, RejInvalidGID, from.Local[:])
 		return
 	case r.Transport != TransportRC && r.Transport != TransportUC && r.Transport != TransportXRC:
-		reject(RejInvalidTransport, nil)
+		reject(m, RejInvalidTransport, nil)
 		return
 	case r.PathMTU < 1 || r.PathMTU > 5:
-		reject(RejInvalidMTU, []byte{5})
+		reject(m, RejInvalidMTU, []byte{5})
 		return
 	}
 	l := c.listen[r.ServiceID]
 	switch {
 	case l == nil:
-		reject(RejInvalidServiceID, nil)
+		c.early(earlyKey{kindREQ, key}, from, m, r.ServiceID, func(m mad) { reject(m, RejInvalidServiceID, nil) })
 		return
 	case len(l.pending) >= l.backlog || c.npend >= c.cfg.MaxConns:
 		c.stats.BacklogDrops++ // it will be repeated

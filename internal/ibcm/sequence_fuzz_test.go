@@ -26,6 +26,7 @@ func newParty(t testing.TB, script []byte) *party {
 		if i == 1 {
 			h.cm = New(Config{Seed: [32]byte{5, 9}, NodeGUID: [8]byte{2, 1}, MaxConns: 64})
 		}
+		h.cm.cfg.EarlyWait = 50 * millisecond
 		for s := range uint64(2) {
 			_, err := h.cm.Listen(service+s, 3, "listener")
 			must(t, err)
@@ -93,6 +94,9 @@ func (p *party) act() {
 		p.attack(i)
 	case 7:
 		p.lossy = op&8 != 0
+		if op&16 != 0 { // fails if it does already
+			_, _ = c.Listen(service+2+uint64(op>>5&1), 3, "listener")
+		}
 		p.pass(int64(p.byte()) * 100 * millisecond)
 	}
 	p.collect()

@@ -90,7 +90,10 @@ func (c *CM) receiveLookup(from Address, m mad) {
 	srv := c.listen[l.service]
 	switch {
 	case srv == nil:
-		l.send(LookupUnsupported, 0, 0, nil, nil)
+		c.early(earlyKey{kindSIDRREQ, key}, from, m, l.service, func(m mad) {
+			l.tid = m.tid()
+			l.send(LookupUnsupported, 0, 0, nil, nil)
+		})
 		return
 	case len(srv.lookups) >= srv.backlog || c.npend >= c.cfg.MaxConns:
 		c.stats.BacklogDrops++

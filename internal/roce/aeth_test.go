@@ -10,10 +10,6 @@ func TestAETHLayout(t *testing.T) {
 	checkHeader(t, []byte{0x62, 0xab, 0xcd, 0xef}, AETHFields{Syndrome: NAKRemoteAccess, MSN: 0xabcdef}, decodeAETH, encodeAETH)
 }
 
-func FuzzAETH(f *testing.F) {
-	fuzzHeader(f, AETHSize, func(p *Packet) []byte { return p.AETH() }, decodeAETH, encodeAETH)
-}
-
 // TestSyndrome checks what a syndrome means (9.7.5, with the values that Soft-RoCE sends).
 func TestSyndrome(t *testing.T) {
 	for _, c := range []struct {

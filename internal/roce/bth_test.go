@@ -90,7 +90,3 @@ func pick[T any](on bool, v T) T {
 	var zero T
 	return zero
 }
-
-func FuzzBTH(f *testing.F) {
-	fuzzHeader(f, BTHSize, func(p *Packet) []byte { return p.BTH }, decodeBTH, encodeBTH)
-}

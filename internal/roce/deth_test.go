@@ -9,7 +9,3 @@ func encodeDETH(b []byte, f *DETHFields) { DETH(b).Encode(f) }
 func TestDETHLayout(t *testing.T) {
 	checkHeader(t, []byte{1, 2, 3, 4, 0, 6, 7, 8}, DETHFields{QKey: 0x01020304, SrcQP: 0x060708}, decodeDETH, encodeDETH)
 }
-
-func FuzzDETH(f *testing.F) {
-	fuzzHeader(f, DETHSize, func(p *Packet) []byte { return p.DETH() }, decodeDETH, encodeDETH)
-}

@@ -11,7 +11,3 @@ func TestFETHLayout(t *testing.T) {
 	checkHeader(t, []byte{0, 0, 0, 0x13}, FETHFields{Placement: PlaceGlobal | PlacePersistent, Selectivity: SelectRegion}, decodeFETH, encodeFETH)
 	checkHeader(t, []byte{0, 0, 0, 0x02}, FETHFields{Placement: PlacePersistent}, decodeFETH, encodeFETH)
 }
-
-func FuzzFETH(f *testing.F) {
-	fuzzHeader(f, FETHSize, func(p *Packet) []byte { return p.FETH() }, decodeFETH, encodeFETH)
-}

@@ -9,7 +9,3 @@ func encodeIETH(b []byte, f *IETHFields) { IETH(b).Encode(f) }
 func TestIETHLayout(t *testing.T) {
 	checkHeader(t, []byte{1, 2, 3, 4}, IETHFields{RKey: 0x01020304}, decodeIETH, encodeIETH)
 }
-
-func FuzzIETH(f *testing.F) {
-	fuzzHeader(f, IETHSize, func(p *Packet) []byte { return p.IETH() }, decodeIETH, encodeIETH)
-}

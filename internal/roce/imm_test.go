@@ -9,7 +9,3 @@ func encodeImmDt(b []byte, f *ImmDtFields) { ImmDt(b).Encode(f) }
 func TestImmDtLayout(t *testing.T) {
 	checkHeader(t, []byte{1, 2, 3, 4}, ImmDtFields{Imm: 0x01020304}, decodeImmDt, encodeImmDt)
 }
-
-func FuzzImmDt(f *testing.F) {
-	fuzzHeader(f, ImmDtSize, func(p *Packet) []byte { return p.ImmDt() }, decodeImmDt, encodeImmDt)
-}

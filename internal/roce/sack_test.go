@@ -17,8 +17,3 @@ func TestSACKLayout(t *testing.T) {
 
 func decodeSACK(b []byte) [2]uint64     { return SACK(b).Map() }
 func encodeSACK(b []byte, f *[2]uint64) { SACK(b).Encode(*f) }
-
-func FuzzSACK(f *testing.F) {
-	f.Add([]byte{0x80, 0, 0, 0, 0, 0, 0, 1, 0x80, 0, 0, 0, 0, 0, 0, 1})
-	fuzzHeader(f, SACKSize, func(p *Packet) []byte { return p.SACK() }, decodeSACK, encodeSACK)
-}

@@ -80,7 +80,3 @@ func TestXRCPacket(t *testing.T) {
 		t.Errorf("name %s", p.Info.Name)
 	}
 }
-
-func FuzzXRCETH(f *testing.F) {
-	fuzzHeader(f, XRCETHSize, func(p *Packet) []byte { return p.XRCETH() }, decodeXRCETH, encodeXRCETH)
-}
