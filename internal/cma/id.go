@@ -105,7 +105,7 @@ func (i *ID) lock() func() {
 
 // emit hands an event to the owner.
 func (i *ID) emit(e Event) {
-	if i.state != stateDestroyed && !i.m.closed && i.sink != nil {
+	if i.state != stateDestroyed && !i.gone && !i.m.closed && i.sink != nil {
 		e.ID = i
 		i.sink(e)
 	}
