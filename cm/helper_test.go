@@ -3,7 +3,6 @@ package cm_test
 import (
 	"context"
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
@@ -12,16 +11,13 @@ import (
 	"rnic/cm"
 	"rnic/internal/device"
 	"rnic/internal/fault"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// address is a loopback address that only this process uses: the NICs of others listen on the same port.
-func address(n byte) netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 132 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n&3})
-}
+func address(n byte) netip.Addr { return testnet.Loopback(132, n) }
 
 // side is one NIC with its manager, and what queue pairs need.
 type side struct {

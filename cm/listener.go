@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"rnic/internal/cma"
 	"rnic/verbs"
@@ -159,10 +160,19 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Request is a request for a connection. Accept or Reject it.
+// Request is a request for a connection. Accept or Reject it, once: what comes second is ErrInvalid of package verbs.
 type Request struct {
-	c    *Conn
-	peer cma.ConnParam
+	c        *Conn
+	peer     cma.ConnParam
+	answered atomic.Bool
+}
+
+// answer is called by whoever answers the request.
+func (r *Request) answer(op string) error {
+	if r.answered.Swap(true) {
+		return fmt.Errorf("cm: %s: the request has been answered before: %w", op, verbs.ErrInvalid)
+	}
+	return nil
 }
 
 // Type is the transport: RC, UC or UD.
@@ -177,6 +187,9 @@ func (r *Request) RemoteAddr() netip.AddrPort { return r.c.RemoteAddr() }
 
 // Accept makes the connection, and waits until the peer has done so too. cfg.QP.Type counts for nothing: see Type.
 func (r *Request) Accept(ctx context.Context, cfg Config) (*Conn, error) {
+	if err := r.answer("accept connection"); err != nil {
+		return nil, err
+	}
 	if err := r.accept(ctx, &cfg); err != nil {
 		from := r.RemoteAddr()
 		_ = r.c.Close()
@@ -217,6 +230,9 @@ func (r *Request) accept(ctx context.Context, cfg *Config) error {
 // Reject refuses the connection; the peer's Dial fails with a RejectError of the reason (0: ReasonConsumer) and the private data, 148 bytes at
 // most.
 func (r *Request) Reject(reason Reason, private []byte) error {
+	if err := r.answer("reject"); err != nil {
+		return err
+	}
 	err := r.c.id.Reject(private, reason)
 	if gone := r.c.Err(); err != nil && gone != nil {
 		err = gone

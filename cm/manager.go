@@ -37,7 +37,7 @@ func New(dev *verbs.Device) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cm: %w", err)
 	}
-	m := &Manager{dev: dev, cma: c, owners: map[*cma.ID]owner{}, open: map[closer]struct{}{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	m := &Manager{dev: dev, cma: c, owners: map[*cma.ID]owner{}, open: map[closer]struct{}{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), streams: streams{idle: streamIdle}}
 	m.loop.Add(1)
 	go m.dispatch()
 	return m, nil

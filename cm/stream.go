@@ -59,8 +59,9 @@ type Stream struct {
 	helper   sync.WaitGroup
 
 	// Each is taken before mu, and none while a caller's Reader is at work.
-	rmu sync.Mutex // one Read at a time
-	wmu sync.Mutex // one Write at a time
+	rmu     sync.Mutex // one Read at a time
+	wmu     sync.Mutex // one Write at a time
+	finSent bool       // guarded by wmu
 
 	mu       sync.Mutex
 	rcond    sync.Cond
@@ -79,8 +80,10 @@ type Stream struct {
 	finished bool  // own writes are over
 	closed   bool  // by Close
 	err      error // the connection is over
+	cause    error // why, if a send failed for a reason of its own
 	flying   int   // messages with data that are not acknowledged
 	rwc, swc [32]verbs.WC
+	alive
 }
 
 // segment is a receive buffer with bytes that have not been read.
@@ -236,14 +239,20 @@ func (s *Stream) reap() (progress bool) {
 		progress = true
 		s.wcond.Broadcast()
 		for _, w := range s.swc[:n] {
-			if w.ID == controlID {
+			s.heard = s.heard || w.Status == verbs.StatusSuccess
+			switch w.ID {
+			case controlID:
 				s.control--
-			} else {
+			case probeID:
+				s.answered(w.Err())
+			default:
 				s.flying--
 				s.free = append(s.free, int(w.ID))
 			}
-			if w.Status != verbs.StatusSuccess {
-				s.over(w.Err())
+			// That does not end the stream: what the peer sent before may still be in the other queue, in front of the receives
+			// that are flushed now, and end it.
+			if err := w.Err(); err != nil && s.cause == nil && !errors.Is(err, verbs.ErrFlushed) {
+				s.cause = err
 			}
 		}
 	}
@@ -254,8 +263,12 @@ func (s *Stream) over(cause error) {
 	if s.err != nil {
 		return
 	}
+	s.reap() // a send may say more
+	if errors.Is(cause, verbs.ErrFlushed) {
+		cause = s.cause
+	}
 	s.err = errReset
-	if !errors.Is(cause, verbs.ErrFlushed) {
+	if cause != nil {
 		s.err = fmt.Errorf("%w: %w", errReset, cause)
 	}
 	s.rcond.Broadcast()
@@ -316,6 +329,7 @@ func (s *Stream) received(w *verbs.WC) {
 		s.over(w.Err())
 		return
 	}
+	s.heard = true
 	data, back := w.Imm&immData != 0, int(w.Imm&immCredits)
 	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || data && (s.eof || len(s.ready) >= streamCredits) {
 		s.over(fmt.Errorf("the peer does not keep to the protocol of streams: %w", syscall.EPROTO))

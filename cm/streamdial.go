@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -19,6 +18,7 @@ type streams struct {
 	closed bool
 	ctx    *verbs.Context
 	pd     *verbs.PD
+	idle   time.Duration // silence after which peers are asked
 }
 
 func (t *streams) domain(dev *verbs.Device) (*verbs.PD, error) {
@@ -79,12 +79,12 @@ func (m *Manager) newStream() (*Stream, Config, error) {
 	if err != nil {
 		return nil, Config{}, err
 	}
-	s := &Stream{m: m, mem: make([]byte, (streamCredits+streamSpare+streamSlots)*streamBuffer)}
+	s := &Stream{m: m, mem: make([]byte, (streamCredits+streamSpare+streamSlots)*streamBuffer), alive: alive{idle: m.streams.idle}}
 	s.rcond.L, s.wcond.L = &s.mu, &s.mu
 	const receives = streamCredits + streamSpare
 	s.rcq, err = pd.Context().CreateCQ(receives + 1)
 	if err == nil {
-		s.scq, err = pd.Context().CreateCQ(streamSlots + streamControl + 2)
+		s.scq, err = pd.Context().CreateCQ(streamSlots + streamControl + 3) // and the FIN, and a probe; and one
 	}
 	if err == nil {
 		s.mr, err = pd.RegMR(s.mem, verbs.AccessLocalWrite)
@@ -97,7 +97,7 @@ func (m *Manager) newStream() (*Stream, Config, error) {
 		s.free = append(s.free, i)
 	}
 	return s, Config{PD: pd, Private: encodeHello(), RDAtomic: -1,
-		QP: verbs.QPConfig{SendCQ: s.scq, RecvCQ: s.rcq, MaxSend: streamSlots + streamControl + 1, MaxRecv: receives},
+		QP: verbs.QPConfig{SendCQ: s.scq, RecvCQ: s.rcq, MaxSend: streamSlots + streamControl + 2, MaxRecv: receives},
 		Prepare: func(qp *verbs.QP) error {
 			for i := range receives {
 				if err := s.postRecv(qp, i); err != nil {
@@ -129,7 +129,11 @@ func (s *Stream) begin(c *Conn, private []byte) (err error) {
 	}
 	s.credits = s.window
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.mu.Lock()
+	s.timer = time.AfterFunc(s.idle, s.look)
+	s.mu.Unlock()
 	if !s.m.adopt(c, s) {
+		s.timer.Stop()
 		s.stop()
 		return ErrClosed
 	}
@@ -187,33 +191,72 @@ func resolve(ctx context.Context, network, address string) ([]netip.AddrPort, er
 }
 
 // DialStream connects to a ListenStream: net.Dialer.DialContext over RDMA, for http.Transport.DialContext and the like. network is "rdma" or "tcp",
-// with 4 or 6 behind it for one family; address is a host and a port. The net.Conn is a *Stream.
+// with 4 or 6 behind it for one family; address is a host and a port. If the host has several addresses, they are tried one after the other, each
+// with its part of the time until ctx's deadline. The net.Conn is a *Stream; errors are *net.OpError. Without a deadline, a peer that does not
+// answer is given up after some 70 seconds (ErrUnreachable).
 func (m *Manager) DialStream(ctx context.Context, network, address string) (net.Conn, error) {
 	addrs, err := resolve(ctx, network, address)
-	if err == nil {
-		for _, a := range addrs {
-			var s *Stream
-			if s, err = m.dialStream(ctx, a); err == nil {
-				return s, nil
-			}
-			if ctx.Err() != nil {
-				break
-			}
-		}
+	if err != nil {
+		return nil, opError("dial", nil, err)
 	}
-	return nil, &net.OpError{Op: "dial", Net: "rdma", Err: err}
+	return m.dialStreams(ctx, addrs)
 }
 
-func (m *Manager) dialStream(ctx context.Context, a netip.AddrPort) (*Stream, error) {
+// dialStreams tries addresses. The error is that of the first, as net.Dialer has it, or the end of ctx.
+func (m *Manager) dialStreams(ctx context.Context, addrs []netip.AddrPort) (net.Conn, error) {
+	var first error
+	for i, a := range addrs {
+		s, err := m.dialStream(ctx, a, len(addrs)-i)
+		if err == nil {
+			return s, nil
+		}
+		err = opError("dial", Addr(a), err)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// part is a context for the first of several attempts: each has an equal part of the time that is left, but two seconds if there are so many.
+func part(ctx context.Context, attempts int) (context.Context, context.CancelFunc) {
+	end, limited := ctx.Deadline()
+	if !limited || attempts == 1 {
+		return ctx, func() {}
+	}
+	left := time.Until(end)
+	return context.WithTimeout(ctx, max(left/time.Duration(attempts), min(left, 2*time.Second)))
+}
+
+// opError is an error of making streams. addr is nil where it is not known.
+func opError(op string, addr net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: "rdma", Addr: addr, Err: cause{err}}
+}
+
+// cause is the reason in a net.OpError, which asks it whether time ran out.
+type cause struct{ error }
+
+func (c cause) Unwrap() error { return c.error }
+
+func (c cause) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(c.error, &t) && t.Timeout()
+}
+
+func (m *Manager) dialStream(ctx context.Context, a netip.AddrPort, attempts int) (*Stream, error) {
+	ctx, cancel := part(ctx, attempts)
+	defer cancel()
 	s, cfg, err := m.newStream()
 	if err != nil {
 		return nil, err
 	}
-	c, err := m.Dial(ctx, a, cfg)
+	c, err := m.dial(ctx, a, &cfg, verbs.RC)
 	if err == nil {
 		if err = s.begin(c, c.PrivateData()); err != nil {
 			_ = c.Close()
-			err = fmt.Errorf("cm: dial %v: %w", a, err)
 		}
 	}
 	if err != nil {
@@ -235,37 +278,47 @@ type streamListener struct {
 	ready chan *Stream
 }
 
-// ListenStream is net.Listen over RDMA: network is as in DialStream, address a host and a port, each of which may be empty or 0. The
-// net.Listener accepts *Stream.
+// ListenStream is net.Listen over RDMA: network is as in DialStream, address a host and a port, each of which may be empty or 0. Of
+// a host with several addresses it takes the first that is one of the NIC's. The net.Listener accepts *Stream.
 func (m *Manager) ListenStream(network, address string) (net.Listener, error) {
-	fail := func(err error) (net.Listener, error) {
-		return nil, &net.OpError{Op: "listen", Net: "rdma", Err: err}
-	}
 	addrs, err := resolve(context.Background(), network, address)
 	if err != nil {
-		return fail(err)
+		return nil, opError("listen", nil, err)
 	}
-	l, err := m.Listen(addrs[0], ListenConfig{})
-	if err != nil {
-		return fail(err)
+	return m.listenStreams(addrs)
+}
+
+func (m *Manager) listenStreams(addrs []netip.AddrPort) (net.Listener, error) {
+	var first error
+	for _, a := range addrs {
+		l, err := m.listen(a, ListenConfig{})
+		if err == nil {
+			sl := &streamListener{l, m, make(chan *Stream)}
+			if m.start(sl.run) {
+				return sl, nil
+			}
+			_ = l.Close()
+			err = ErrClosed
+		}
+		if first == nil {
+			first = opError("listen", Addr(a), err)
+		}
 	}
-	sl := &streamListener{l, m, make(chan *Stream)}
-	if !m.start(sl.run) {
-		_ = l.Close()
-		return fail(ErrClosed)
-	}
-	return sl, nil
+	return nil, first
 }
 
 func (l *streamListener) Addr() net.Addr { return Addr(l.l.Addr()) }
 func (l *streamListener) Close() error   { return l.l.Close() }
 
 func (l *streamListener) Accept() (net.Conn, error) {
+	if l.l.closed() {
+		return nil, opError("accept", l.Addr(), ErrClosed)
+	}
 	select {
 	case s := <-l.ready:
 		return s, nil
 	case <-l.l.done:
-		return nil, &net.OpError{Op: "accept", Net: "rdma", Addr: l.Addr(), Err: ErrClosed}
+		return nil, opError("accept", l.Addr(), ErrClosed)
 	}
 }
 

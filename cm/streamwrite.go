@@ -12,6 +12,19 @@ import (
 	"rnic/verbs"
 )
 
+// unwritable says why nothing can be written any more; nil: it can, now or later. mu is held.
+func (s *Stream) unwritable() error {
+	switch {
+	case s.closed:
+		return s.fail("write", ErrClosed)
+	case s.wlimit.passed:
+		return s.fail("write", os.ErrDeadlineExceeded)
+	case s.finished, s.err != nil:
+		return s.fail("write", fmt.Errorf("%w: %w", ErrDisconnected, syscall.EPIPE))
+	}
+	return nil
+}
+
 // slot waits for a credit and a buffer.
 func (s *Stream) slot() (int, error) {
 	s.mu.Lock()
@@ -20,13 +33,10 @@ func (s *Stream) slot() (int, error) {
 		if len(s.free) == 0 {
 			s.pollSends()
 		}
+		if err := s.unwritable(); err != nil {
+			return 0, err
+		}
 		switch {
-		case s.closed:
-			return 0, s.fail("write", ErrClosed)
-		case s.wlimit.passed:
-			return 0, s.fail("write", os.ErrDeadlineExceeded)
-		case s.finished, s.err != nil:
-			return 0, s.fail("write", fmt.Errorf("%w: %w", ErrDisconnected, syscall.EPIPE))
 		case s.credits > 0 && len(s.free) > 0:
 			slot := s.free[len(s.free)-1]
 			s.free = s.free[:len(s.free)-1]
@@ -51,9 +61,10 @@ func (s *Stream) unslot(slot int) {
 func (s *Stream) send(slot, n int) error {
 	s.mu.Lock()
 	if s.closed || s.finished {
+		err := s.unwritable()
 		s.mu.Unlock()
 		s.unslot(slot)
-		return s.fail("write", fmt.Errorf("%w: %w", ErrClosed, syscall.EPIPE))
+		return err
 	}
 	back := min(s.owed, immCredits)
 	s.owed -= back
@@ -78,14 +89,15 @@ func (s *Stream) buffer(slot int) []byte { return s.mem[sendOff(slot):][:s.most]
 func (s *Stream) Write(b []byte) (n int, err error) {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
+	if len(b) == 0 { // which must not wait for a credit
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return 0, s.unwritable()
+	}
 	for {
 		slot, err := s.slot()
 		if err != nil {
 			return n, err
-		}
-		if n == len(b) { // nothing was to be written
-			s.unslot(slot)
-			return n, nil
 		}
 		k := copy(s.buffer(slot), b[n:])
 		if err := s.send(slot, k); err != nil {
@@ -137,18 +149,18 @@ func (s *Stream) CloseWrite() error {
 	return nil
 }
 
-// sendFIN sends it, once, behind the last data.
+// sendFIN sends it, once, behind the last data. Whoever comes second waits until it has been sent.
 func (s *Stream) sendFIN() {
 	s.mu.Lock()
-	first := !s.finished
 	s.finished = true
 	s.wcond.Broadcast() // a Write under way ends
 	s.mu.Unlock()
-	if !first {
-		return
-	}
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
+	if s.finSent {
+		return
+	}
+	s.finSent = true
 	// There is room for it beyond that of the others.
 	_, err := s.c.qp.PostSend(&verbs.SendWR{ID: controlID, Opcode: verbs.OpSendImm, Flags: verbs.Signaled | verbs.Solicited, Imm: immFIN})
 	if err == nil {
@@ -171,6 +183,7 @@ func (s *Stream) Close() error {
 	s.wcond.Broadcast()
 	s.rlimit.stop()
 	s.wlimit.stop()
+	s.timer.Stop()
 	s.stop()
 	return nil
 }

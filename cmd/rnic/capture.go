@@ -22,7 +22,7 @@ import (
 type CaptureCmd struct {
 	nicOption
 	Write    string        `short:"w" placeholder:"FILE" help:"Write pcapng to this file; - for standard output, as for wireshark -k -i -. Without: a line for each packet."`
-	Ring     int           `placeholder:"N" help:"With -w: a ring of N files of --size each; the oldest is overwritten."`
+	Ring     int           `placeholder:"N" help:"With -w: a ring of N files of --size each; the oldest is removed. It goes on behind the files of this name that are there."`
 	Size     string        `placeholder:"SIZE" help:"Size of each file of the ring, as 64M (default 64M)."`
 	Memory   string        `placeholder:"SIZE" help:"With -w: keep the last SIZE in memory only; written to FILE at the end, and to numbered files at each SIGUSR1."`
 	QP       []string      `name:"qp" placeholder:"N" help:"Only this queue pair of the NIC, and what is sent to a queue pair of that number. Repeatable."`

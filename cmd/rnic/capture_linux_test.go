@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -92,6 +93,44 @@ func TestMemorySinkLetsGo(t *testing.T) {
 	}
 	if len(s.blocks) != 2 || all[0] != nil || all[5] != nil || all[6] == nil || all[7] == nil {
 		t.Errorf("%d blocks, %v", len(s.blocks), all)
+	}
+}
+
+// A ring goes on behind the files of a run before, and has N in all; what else is in the directory is left alone. Numbered files of --memory
+// overwrite none.
+func TestRingGoesOn(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "r.pcapng")
+	for _, name := range []string{"r-00007.pcapng", "r-00008.pcapng", "r-00009.pcapng", "r-8.pcapng", "r-00008.pcap", "rr-00001.pcapng", "r-0000x.pcapng", "r.pcapng"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("kept"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &ringSink{path: path, files: 3, size: 64}
+	if err := s.open(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // the third begins another file
+		if err := s.block(blockPacket, make([]byte, 40)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	want := []string{"r-00008.pcap", "r-00010.pcapng", "r-00011.pcapng", "r-00012.pcapng", "r-0000x.pcapng", "r-8.pcapng", "r.pcapng", "rr-00001.pcapng"}
+	slices.Sort(want)
+	if slices.Sort(names); !slices.Equal(names, want) {
+		t.Errorf("%v, want %v", names, want)
+	}
+	m := &memorySink{path: path}
+	if err := m.open(); err != nil || m.dumps != 12 {
+		t.Errorf("numbered files go on behind %d, %v", m.dumps, err)
 	}
 }
 

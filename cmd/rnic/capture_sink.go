@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"rnic/internal/link/capture"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
+	"rnic/internal/link/capture"
 	"rnic/internal/perf"
 )
 
@@ -115,21 +116,59 @@ func numbered(path string, n int) string {
 	return fmt.Sprintf("%s-%05d%s", strings.TrimSuffix(path, ext), n, ext)
 }
 
-// ringSink is a ring of files, each of which can be read alone.
+// numbersOf are the numbers of the files that numbered has named and that are there, in order.
+func numbersOf(path string) (list []int, err error) {
+	dir, base := filepath.Split(filepath.Clean(path))
+	ext := filepath.Ext(base)
+	entries, err := os.ReadDir(filepath.Clean(dir))
+	if err != nil {
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	for _, e := range entries {
+		digits, ok := strings.CutSuffix(e.Name(), ext)
+		if digits, ok = cutPrefix(digits, strings.TrimSuffix(base, ext)+"-", ok); !ok {
+			continue
+		}
+		if n, err := strconv.Atoi(digits); err == nil && n > 0 && numbered(base, n) == e.Name() && e.Type().IsRegular() {
+			list = append(list, n)
+		}
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+func cutPrefix(s, prefix string, ok bool) (string, bool) {
+	if !ok {
+		return "", false
+	}
+	return strings.CutPrefix(s, prefix)
+}
+
+// ringSink is a ring of files, each of which can be read alone. Those that are there of a run before are of the ring: it goes on behind them.
 type ringSink struct {
 	path  string
 	files int
 	size  int64
 
 	f      *os.File
-	n      int    // files begun
+	n      int    // the number of the current file
+	there  []int  // the numbers of all, the oldest first
 	used   int64  // bytes of the current one
 	header []byte // of every file: what is not packets
 }
 
-func (s *ringSink) open() error { return s.next() }
+func (s *ringSink) open() (err error) {
+	if s.there, err = numbersOf(s.path); err != nil {
+		return err
+	}
+	if len(s.there) > 0 {
+		s.n = s.there[len(s.there)-1]
+		fmt.Fprintf(os.Stderr, "%d files of this name are there: the ring goes on behind %s.\n", len(s.there), numbered(s.path, s.n))
+	}
+	return s.next()
+}
 
-// next begins a file, and removes the one that falls out of the ring.
+// next begins a file, and removes what falls out of the ring.
 func (s *ringSink) next() (err error) {
 	if s.f != nil {
 		if err := s.f.Close(); err != nil {
@@ -140,8 +179,9 @@ func (s *ringSink) next() (err error) {
 	if s.f, err = createCapture(numbered(s.path, s.n)); err != nil {
 		return err
 	}
-	if s.n > s.files {
-		if err := os.Remove(numbered(s.path, s.n-s.files)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	s.there = append(s.there, s.n)
+	for ; len(s.there) > s.files; s.there = s.there[1:] {
+		if err := os.Remove(numbered(s.path, s.there[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
@@ -178,7 +218,17 @@ type memorySink struct {
 	dumps  int
 }
 
-func (s *memorySink) open() error { return nil }
+// open has the numbered files go on behind those of a run before.
+func (s *memorySink) open() error {
+	there, err := numbersOf(s.path)
+	if err != nil || len(there) == 0 {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dumps = max(s.dumps, there[len(there)-1])
+	return nil
+}
 
 func newMemorySink(path string, size int64) *memorySink {
 	s := &memorySink{path: path, size: size}

@@ -87,7 +87,7 @@ func TestDoctor(t *testing.T) {
 		{"no directory for temporary files", "export TMPDIR=/nonexistent; " + look, "temporary files", ""},
 		{"no interface", "ip link set lo down; " + look, "addresses", ""},
 		{"nested", "$RNIC run -- $RNIC doctor --json", "seccomp", ""},
-		{"profile of Podman", "RNIC_TEST_DENY=process_vm_readv,process_vm_writev $RNIC doctor --json", "process memory", ""},
+		{"profile of Docker before 23 and Podman before 4.1", "RNIC_TEST_DENY=process_vm_readv,process_vm_writev $RNIC doctor --json", "process memory", ""},
 		{"profile of Docker", "RNIC_TEST_DENY=pidfd_getfd $RNIC doctor --json", "", "pidfd_getfd"},
 		{"seccomp refused", "RNIC_TEST_DENY=seccomp $RNIC doctor --json", "seccomp", ""},
 		{"provider not configured", "mount -t tmpfs none /etc/libibverbs.d; " + look, "rxe provider", ""},
@@ -145,6 +145,17 @@ func TestDoctorBadArguments(t *testing.T) {
 		p := run(t, 2, append([]string{"doctor"}, args...)...)
 		if e := p.errOut.String(); !strings.HasPrefix(e, "rnic: ") || strings.Count(e, "\n") != 1 || p.out.Len() > 0 {
 			t.Errorf("rnic doctor %s:\nstdout %q\nstderr %q", strings.Join(args, " "), &p.out, e)
+		}
+	}
+}
+
+// Where a profile refuses to copy the memory of processes, the program is not started to find no device: the reason is told, and what to do.
+func TestRunWhereMemoryIsRefused(t *testing.T) {
+	for _, call := range []string{"process_vm_readv", "process_vm_writev"} {
+		t.Setenv(denied, call)
+		p := run(t, 125, "run", "--addr", address(4), "--", "echo", "started")
+		if e := p.errOut.String(); !strings.Contains(e, "access to the program's memory is refused") || !strings.Contains(e, "--cap-add SYS_PTRACE") || strings.Count(e, "\n") != 1 || p.out.Len() > 0 {
+			t.Errorf("%s: stdout %q, stderr %q", call, &p.out, e)
 		}
 	}
 }

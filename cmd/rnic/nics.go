@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/user"
+	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -43,15 +46,7 @@ func (c *NICsCmd) Run(ctx context.Context) error {
 		nics = []control.NIC{*n}
 		nics[0].Devices = []string{device}
 	}
-	rows := []nicRow{}
-	for i := range nics {
-		for _, d := range nics[i].Devices {
-			row := nicRow{PID: nics[i].PID, UID: nics[i].UID, Device: d, Command: nics[i].Command, Version: nics[i].Version}
-			// Who ends just now is listed with what is known.
-			_ = ask(ctx, &nics[i], "info", deviceArgs{d}, &row.deviceInfo)
-			rows = append(rows, row)
-		}
-	}
+	rows := describe(ctx, nics)
 	if c.JSON {
 		e := json.NewEncoder(os.Stdout)
 		e.SetIndent("", "  ")
@@ -62,11 +57,57 @@ func (c *NICsCmd) Run(ctx context.Context) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PID\tDEVICE\tMTU\tADDRESSES\tCOMMAND")
+	fmt.Fprintln(w, "PID\tUSER\tDEVICE\tMTU\tADDRESSES\tCOMMAND")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", r.PID, r.Device, r.MTU, r.addresses(), r.Command)
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", r.PID, userName(r.UID), r.Device, r.mtu(), r.addresses(), r.Command)
 	}
 	return w.Flush()
+}
+
+// listTime bounds how long the list waits for processes that have said what they have, but do not describe it.
+const listTime = 3 * time.Second
+
+// describe asks for the devices of all processes at once: to root some of these are of strangers, who may keep silent. Who does
+// not answer in time, or ends just now, is listed with what is known.
+func describe(ctx context.Context, nics []control.NIC) []nicRow {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	rows := []nicRow{}
+	for i := range nics {
+		for _, d := range nics[i].Devices {
+			rows = append(rows, nicRow{PID: nics[i].PID, UID: nics[i].UID, Device: d, Command: nics[i].Command, Version: nics[i].Version})
+		}
+	}
+	var asked sync.WaitGroup
+	for left, i := rows, 0; i < len(nics); i++ {
+		own := left[:len(nics[i].Devices)]
+		left = left[len(own):]
+		asked.Go(func() {
+			for j := range own { // one after the other: a process takes few connections
+				if ask(ctx, &nics[i], "info", deviceArgs{own[j].Device}, &own[j].deviceInfo) != nil {
+					own[j].deviceInfo = deviceInfo{}
+				}
+			}
+		})
+	}
+	asked.Wait()
+	return rows
+}
+
+// userName is the name of a user, or the number if it has none here.
+func userName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
+
+// mtu is the path MTU, "-" of a process that has not told it.
+func (r *nicRow) mtu() string {
+	if r.MTU == 0 {
+		return "-"
+	}
+	return strconv.Itoa(r.MTU)
 }
 
 // addresses are at most four: they come from another process.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime/pprof"
 	"slices"
@@ -40,6 +41,7 @@ type supervised struct {
 	c      *runConfig
 	name   string // that no other run has
 	trace  *os.File
+	traced io.Writer // trace, for all NICs of this process: records of several do not mix
 	watch  uverbs.Watch
 	own    []*ownNIC
 	reach  *reachable   // lets commands reach own
@@ -59,7 +61,7 @@ func (r *supervised) open() error {
 		if err != nil {
 			return err
 		}
-		r.trace = f
+		r.trace, r.traced = f, patientTrace(f)
 		r.undo = append(r.undo, func() { f.Close() })
 	}
 	w, done, err := r.c.watch()
@@ -186,7 +188,11 @@ type joinRequest struct {
 }
 
 func (r *supervised) join(key string, n *nicConfig, index int) error {
-	blob, err := json.Marshal(joinRequest{NIC: *n, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
+	wanted := *n
+	if wanted.Scenario != nil { // that there is one is all that matters there, and its text may be too long for a message
+		wanted.Scenario = &scenarioFile{Name: wanted.Scenario.Name}
+	}
+	blob, err := json.Marshal(joinRequest{NIC: wanted, Run: r.name, Index: index, Verbose: r.c.Verbose, NoIoctl: r.c.NoIoctl, Pedantic: r.c.Pedantic, JSON: r.c.JSON.On,
 		Trace: r.trace != nil, JSONFile: r.c.JSON.Path != ""})
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -59,11 +58,7 @@ func (o *ownNIC) open(r *supervised, index int) (err error) {
 		Seed: n.Seed, Faults: n.Faults, Scenario: n.Scenario.parsed(), Capture: n.Capture, Report: selfReport(n.Name)}); err != nil {
 		return o.explain(err)
 	}
-	var trace io.Writer
-	if r.trace != nil {
-		trace = patientTrace(r.trace)
-	}
-	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, CMCounters: func() []rdmanl.Counter { return cmCounters(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: trace, Watch: r.watch}, logf)
+	o.drv, err = newDriver(o.dev, r.s, r.s, uverbs.Config{Name: n.Name, Index: index, CMIDs: func() []rdmanl.CMID { return cmIDs(r.mgr, o.dev) }, CMCounters: func() []rdmanl.Counter { return cmCounters(r.mgr, o.dev) }, NoIoctl: r.c.NoIoctl, Trace: r.traced, Watch: r.watch}, logf)
 	return err
 }
 

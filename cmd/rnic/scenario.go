@@ -22,7 +22,8 @@ const exitScenario = 121
 
 // scenarioFile is a scenario on its way to the process that plays it. It has been parsed once.
 type scenarioFile struct {
-	Name, Text string
+	Name string
+	Text []byte // its length in a message does not depend on what is written there
 }
 
 // maxScenarioFile bounds what is read, in bytes: the configuration goes to the supervisor in one message.
@@ -45,8 +46,8 @@ func readScenario(path string) (*scenarioFile, error) {
 	if len(text) > maxScenarioFile {
 		return nil, fmt.Errorf("--scenario %s: more than %d bytes", path, maxScenarioFile)
 	}
-	s := &scenarioFile{filepath.Base(path), string(text)}
-	if _, err := fault.ParseScenario(s.Name, s.Text, knownCounter); err != nil {
+	s := &scenarioFile{filepath.Base(path), text}
+	if _, err := fault.ParseScenario(s.Name, string(s.Text), knownCounter); err != nil {
 		return nil, fmt.Errorf("--scenario: %w", err)
 	}
 	return s, nil
@@ -56,7 +57,7 @@ func (s *scenarioFile) parsed() *fault.Scenario {
 	if s == nil {
 		return nil
 	}
-	sc, _ := fault.ParseScenario(s.Name, s.Text, knownCounter) // the process that the user started has parsed it
+	sc, _ := fault.ParseScenario(s.Name, string(s.Text), knownCounter) // the process that the user started has parsed it
 	return sc
 }
 

@@ -12,20 +12,25 @@ import (
 	"rnic/verbs"
 )
 
+// ending is a connection of an id on a device, which the test ends, to a listener on another, whose events are returned.
+func ending(t *testing.T, addr byte, lost *fault.Spec) (dev *device.Device, m *Manager, c *ID, server events) {
+	t.Helper()
+	dev, err := device.New(device.Config{Addrs: []netip.Addr{loopbackAddr(addr)}, SendFault: lost})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err = New(dev); err != nil {
+		t.Fatal(err)
+	}
+	b := loopbackAddr(addr + 1)
+	_, server, to := listening(t, nicOn(t, b, nil), b, 0)
+	c, _, _ = linked(t, m, to, server, 7)
+	return dev, m, c, server
+}
+
 // A process that ends at once: the other side hears of it before the NIC is gone.
 func TestEndIsHeard(t *testing.T) {
-	a, b := loopbackAddr(21), loopbackAddr(22)
-	dev, err := device.New(device.Config{Addrs: []netip.Addr{a}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := New(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := nicOn(t, b, nil)
-	_, server, to := listening(t, other, b, 0)
-	c, _, _ := linked(t, m, to, server, 7)
+	dev, m, c, server := ending(t, 21, nil)
 	c.Destroy()
 	dev.Close()
 	m.Close()
@@ -68,18 +73,7 @@ func TestRemovalIsHeard(t *testing.T) {
 
 // The same where the first three DREQs are lost.
 func TestEndIsHeardUnderLoss(t *testing.T) {
-	a, b := loopbackAddr(24), loopbackAddr(25)
-	dev, err := device.New(device.Config{Addrs: []netip.Addr{a}, SendFault: &fault.Spec{Nth: []uint64{3, 4, 5}}}) // after REQ and RTU
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := New(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := nicOn(t, b, nil)
-	_, server, to := listening(t, other, b, 0)
-	c, _, _ := linked(t, m, to, server, 7)
+	dev, m, c, server := ending(t, 24, &fault.Spec{Nth: []uint64{3, 4, 5}}) // after REQ and RTU
 	c.Destroy()
 	m.Settle()
 	dev.Close()

@@ -38,6 +38,7 @@ type port struct {
 	recv   *verbs.MR
 	send   *verbs.MR
 	free   []int
+	life   uint64 // counts how often the queue pair was made ready; in the ids of its work requests
 	queued []ibcm.Datagram
 	ahs    map[ahKey]*verbs.AH
 
@@ -113,6 +114,7 @@ func (p *port) activate() error {
 			return err
 		}
 	}
+	p.life++
 	for i := range receives {
 		if err := p.postReceive(i); err != nil {
 			return err
@@ -155,11 +157,16 @@ func (p *port) close() {
 }
 
 func (p *port) postReceive(i int) error {
-	_, err := p.qp.PostRecv(&verbs.RecvWR{ID: uint64(i), SGE: p.recv.Slice(i*bufferSize, bufferSize)})
+	_, err := p.qp.PostRecv(&verbs.RecvWR{ID: p.life*ofLife | uint64(i), SGE: p.recv.Slice(i*bufferSize, bufferSize)})
 	return err
 }
 
-const sendID = 1 << 32 // in the ids of work requests: a send
+// The ids of work requests: the slot or buffer, whether it is a send, and the life of the queue pair. What an earlier life
+// had posted may complete now: faults hold completions back (nic.NIC.SetCompletionDelay).
+const (
+	sendID = 1 << 31
+	ofLife = 1 << 32
+)
 
 // receive takes completions until the port is closed.
 func (p *port) receive(ctx context.Context) {
@@ -173,22 +180,25 @@ func (p *port) receive(ctx context.Context) {
 		p.m.mu.Lock()
 		failed := false
 		for _, w := range wc[:n] {
+			if w.ID/ofLife != p.life {
+				continue
+			}
 			if w.Status != verbs.StatusSuccess {
 				failed = true
 				continue
 			}
 			if w.ID&sendID != 0 {
-				p.free = append(p.free, int(w.ID&^sendID))
+				p.free = append(p.free, int(w.ID%sendID))
 				continue
 			}
-			i := int(w.ID)
+			i := int(w.ID % sendID)
 			if w.ByteLen == bufferSize && w.SrcQP == nic.ManagementQPN {
 				b := p.recv.Bytes()[i*bufferSize : (i+1)*bufferSize]
 				if path, ok := roce.GRH(b[:roce.GRHSize]).Path(); ok {
 					p.cm.Receive(p.m.now(), ibcm.Address{Local: roce.GID(path.Dst.As16()), Remote: roce.GID(path.Src.As16())}, b[roce.GRHSize:])
 					p.work()
 				}
-			} else if w.Status == verbs.StatusSuccess {
+			} else {
 				p.strange++
 			}
 			_ = p.postReceive(i) // fails only when the queue pair is gone
@@ -308,7 +318,7 @@ func (p *port) flush() {
 		}
 		slot := p.free[len(p.free)-1]
 		copy(p.send.Bytes()[slot*ibcm.MADSize:], d.MAD[:])
-		_, err := p.qp.PostSend(&verbs.SendWR{ID: sendID | uint64(slot), Opcode: verbs.OpSend, Flags: verbs.Signaled,
+		_, err := p.qp.PostSend(&verbs.SendWR{ID: p.life*ofLife | sendID | uint64(slot), Opcode: verbs.OpSend, Flags: verbs.Signaled,
 			SGE: p.send.Slice(slot*ibcm.MADSize, ibcm.MADSize), AH: ah, RemoteQPN: nic.ManagementQPN, RemoteQKey: nic.ManagementQKey})
 		if err != nil {
 			break

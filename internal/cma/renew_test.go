@@ -2,8 +2,10 @@ package cma
 
 import (
 	"testing"
+	"time"
 
 	"rnic/internal/device"
+	"rnic/internal/fault"
 	"rnic/internal/nic"
 	"rnic/verbs"
 )
@@ -20,6 +22,32 @@ func TestConnectionsAfterAUnitDied(t *testing.T) {
 	for n := range uint32(3) {
 		linked(t, m, to, server, 20+2*n)
 	}
+}
+
+// Completions that faults hold back come after the queue pair has begun a new life: they say nothing of what that has posted.
+func TestLateCompletionsOfAFormerLife(t *testing.T) {
+	const late = 100 * time.Millisecond
+	a := loopbackAddr(27)
+	m := nicOn(t, a, func(c *device.Config) {
+		c.SendFault = &fault.Spec{Completion: 1, CompletionMin: late, CompletionMax: late}
+	})
+	_, server, to := listening(t, m, a, 0)
+	p := m.ports[0]
+	linked(t, m, to, server, 7)
+	m.mu.Lock()
+	held := sendSlots - len(p.free)
+	p.renew()
+	m.mu.Unlock()
+	if held == 0 {
+		t.Fatal("no completion is held back: the test tests nothing")
+	}
+	time.Sleep(3 * late)
+	m.mu.Lock()
+	if len(p.free) > sendSlots {
+		t.Errorf("%d slots of %d are free: some twice", len(p.free), sendSlots)
+	}
+	m.mu.Unlock()
+	linked(t, m, to, server, 9)
 }
 
 // killUnit posts what the planted fault is about.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,7 +184,7 @@ func (t *taps) Received(pkts []nic.RxPacket) {
 	list, now := t.captures(), time.Now().UnixNano()
 	for i := range pkts {
 		p := &pkts[i]
-		r := capture.Record{Path: &p.Path, Data: p.Data, Comment: p.Note.String()}
+		r := capture.Record{Path: &p.Path, Data: p.Data, Comment: receivedComment(p.Note, p.Data)}
 		for _, c := range list {
 			if !c.filter.matches(0, false, r.Path, r.Data) {
 				continue
@@ -232,6 +233,17 @@ func (f *CaptureFilter) matches(qpn uint32, sent bool, path *roce.Path, data []b
 		peer = path.Dst
 	}
 	return slices.ContainsFunc(f.Peers, func(p netip.Prefix) bool { return p.Contains(peer) })
+}
+
+// receivedComment says what became of a packet. Nobody hears of what is refused where nothing is acknowledged.
+func receivedComment(note nic.Note, data []byte) string {
+	text := note.String()
+	if why, ok := strings.CutPrefix(text, "refused: "); ok {
+		if t := roce.Transport(roce.BTH(data).Opcode() >> 5); t == roce.TransportUC || t == roce.TransportUD {
+			return "dropped: " + why
+		}
+	}
+	return text
 }
 
 // sentComment says of a packet why it is sent again, or what a NAK means.

@@ -1,8 +1,11 @@
 package device
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -63,6 +66,13 @@ func (d *Device) Open(sink Sink) *Context {
 	}
 	d.mu.Unlock()
 	return c
+}
+
+// openContexts lists the contexts in the order of their numbers. d.mu is held.
+func (d *Device) openContexts() []*Context {
+	open := slices.Collect(maps.Keys(d.contexts))
+	slices.SortFunc(open, func(a, b *Context) int { return cmp.Compare(a.number, b.number) })
+	return open
 }
 
 // Device is the device that c is open on.

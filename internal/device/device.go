@@ -118,7 +118,7 @@ func New(cfg Config) (*Device, error) {
 	for _, g := range d.port.gids {
 		core.SetGID(g.Index, g.GID)
 	}
-	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Events: d.dispatch, Waking: cfg.Waking, Report: cfg.Report})
+	e, err := engine.New(engine.Config{Core: core, Links: d.port.links, Steer: d.port.steer, Event: d.dispatch, Waking: cfg.Waking, Report: cfg.Report, Stopped: stopped})
 	if err != nil {
 		d.port.close()
 		d.taps.close()
@@ -141,10 +141,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	var open []*Context
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	d.mu.Unlock()
 	close(d.check)
 	d.checks.Wait()
@@ -223,37 +220,34 @@ const allUnits = ^uint64(0)
 // StopPolling says that the calling goroutine goes to sleep and does not drive the NIC any more.
 func (d *Device) StopPolling() { d.engine.StopPolling() }
 
-// dispatch hands the NIC's events to their owners. A unit is held.
-func (d *Device) dispatch(events []nic.Event) {
-	for _, e := range events {
-		var ctx *Context
-		a := AsyncEvent{Type: e.Type}
-		if e.CQ != nil {
-			a.CQ, _ = e.CQ.Owner.(*CQ)
-		}
-		if e.QP != nil {
-			a.QP, _ = e.QP.Owner.(*QP)
-		}
-		if e.SRQ != nil {
-			a.SRQ, _ = e.SRQ.Owner.(*SRQ)
-		}
-		switch {
-		case a.QP != nil:
-			ctx = a.QP.ctx
-		case a.CQ != nil:
-			ctx = a.CQ.ctx
-		case a.SRQ != nil:
-			ctx = a.SRQ.ctx
-		default:
-			continue
-		}
-		if ctx.sink == nil {
-			continue
-		}
-		if e.Type == nic.EventCompletion {
-			ctx.sink.Completion(a.CQ)
-		} else {
-			ctx.sink.Async(a)
-		}
+// dispatch hands one of the NIC's events to its owner. A unit is held.
+func (d *Device) dispatch(e nic.Event) {
+	var ctx *Context
+	a := AsyncEvent{Type: e.Type}
+	if e.CQ != nil {
+		a.CQ, _ = e.CQ.Owner.(*CQ)
+	}
+	if e.QP != nil {
+		a.QP, _ = e.QP.Owner.(*QP)
+	}
+	if e.SRQ != nil {
+		a.SRQ, _ = e.SRQ.Owner.(*SRQ)
+	}
+	switch {
+	case a.QP != nil:
+		ctx = a.QP.ctx
+	case a.CQ != nil:
+		ctx = a.CQ.ctx
+	case a.SRQ != nil:
+		ctx = a.SRQ.ctx
+	default:
+		return
+	}
+	switch {
+	case ctx.sink == nil:
+	case e.Type == nic.EventCompletion:
+		ctx.sink.Completion(a.CQ)
+	default:
+		ctx.sink.Async(a)
 	}
 }

@@ -24,16 +24,13 @@ import (
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// loopback is an address that only this process uses.
-func loopback(n byte) netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 60 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n})
-}
+func loopback(n byte) netip.Addr { return testnet.Loopback(60, n) }
 
 func open(t *testing.T, cfg device.Config) *device.Device {
 	t.Helper()

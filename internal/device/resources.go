@@ -73,12 +73,8 @@ func (c *Context) SetPID(pid int) { c.pid.Store(int64(pid)) }
 // Resources lists what there is. It holds each context, and the NIC, for as long as that one's objects take.
 func (d *Device) Resources() (r Resources) {
 	d.mu.Lock()
-	open := make([]*Context, 0, len(d.contexts))
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	d.mu.Unlock()
-	slices.SortFunc(open, func(a, b *Context) int { return cmp.Compare(a.number, b.number) })
 	for _, c := range open {
 		// One that has been closed meanwhile has nothing.
 		_ = c.do(func(*nic.NIC, int64) error {

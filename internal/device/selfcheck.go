@@ -1,9 +1,7 @@
 package device
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"time"
 
 	"rnic/internal/engine"
@@ -48,16 +46,12 @@ const mostCounted = 256
 // findLeaks compares what the core has with what programs own.
 func (d *Device) findLeaks() {
 	d.mu.Lock()
-	open := make([]*Context, 0, len(d.contexts))
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	closed, last := d.closed, d.numbers.contexts.Load()
 	d.mu.Unlock()
 	if closed || len(open) > mostCounted {
 		return
 	}
-	slices.SortFunc(open, func(a, b *Context) int { return cmp.Compare(a.number, b.number) })
 	for _, c := range open { // nobody else holds two
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -85,4 +79,10 @@ func (d *Device) findLeaks() {
 	if d.cfg.Report != nil {
 		d.cfg.Report(fmt.Sprintf("%d objects belong to no program any more (there are %+v, of programs %+v): their memory is lost until the NIC ends. This is a fault of rnic's: please report it", more, there, owned))
 	}
+}
+
+// stopped tells whether the program that has the queue pair is stopped: by a signal, or in a debugger.
+func stopped(owner any) bool {
+	q, ok := owner.(*QP)
+	return ok && processStopped(int(q.ctx.pid.Load()))
 }

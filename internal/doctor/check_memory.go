@@ -23,7 +23,7 @@ func checkMemory(s *System) []Finding {
 			f.Means += " Yama forbids it, see below."
 			f.Fix = yamaFix
 		default:
-			f.Means += " The profile of a container does so (Podman's without CAP_SYS_PTRACE), or a security module."
+			f.Means += " The profile of a container does so (that of Docker before 23, Podman before 4.1 and containerd before 1.7), or a security module."
 			f.Fix = containerFix
 		}
 		return []Finding{f}

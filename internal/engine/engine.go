@@ -41,15 +41,18 @@ type Links struct {
 type Config struct {
 	Core  *nic.NIC // the first unit
 	Links []Links  // of each unit
-	// Events gets the NIC's events after each step, with the unit held: it must not block, nor call
-	// back into the engine. It is called by one goroutine at a time.
-	Events func([]nic.Event)
+	// Event gets each of the NIC's events after each step, with the unit held: it must not block, nor call
+	// back into the engine. It is called by one goroutine at a time. An event of which it panics it gets once more.
+	Event func(nic.Event)
 	// Steer tells the port which queue pairs are not of the unit that their number says (nic.NIC.HomeUnit). nil: the port
 	// does not steer. It is called with the units held.
 	Steer  func(moved map[uint32]int)
 	Waking Waking
 	// Report, if set, is told in words of what the engine finds wrong with itself. It is called with nothing held.
 	Report func(string)
+	// Stopped tells whether the program that has a queue pair with this nic.QP.Owner is stopped (SIGSTOP, a debugger): what it
+	// has left half done is no fault then. It is called with nothing held. nil: none ever is.
+	Stopped func(owner any) bool
 }
 
 // Waking is the policy of the units' threads while there is nothing to do. The zero value is the
@@ -62,17 +65,18 @@ type Waking struct {
 
 // Engine is the processing units of one NIC.
 type Engine struct {
-	units  []*Unit
-	core   *nic.NIC
-	events func([]nic.Event)
-	steer  func(moved map[uint32]int)
-	calls  sync.Mutex // held while events is called, if there are many units
+	units []*Unit
+	core  *nic.NIC
+	event func(nic.Event)
+	steer func(moved map[uint32]int)
+	calls sync.Mutex // held while event is called, if there are many units
 
 	atomics sync.Mutex // likewise, while atomics are performed
 
-	report func(string)
-	deaths deaths
-	health health
+	report  func(string)
+	stopped func(owner any) bool
+	deaths  deaths
+	health  health
 
 	tap atomic.Pointer[Tap] // nil: nobody looks at the packets
 }
@@ -104,7 +108,7 @@ func Now() int64 { return int64(time.Since(epoch)) + 1 }
 
 // New makes the units and starts their threads.
 func New(cfg Config) (*Engine, error) {
-	e := &Engine{core: cfg.Core, events: cfg.Events, steer: cfg.Steer, report: cfg.Report}
+	e := &Engine{core: cfg.Core, event: cfg.Event, steer: cfg.Steer, report: cfg.Report, stopped: cfg.Stopped}
 	if cfg.Waking.SpinNanos == 0 {
 		cfg.Waking.SpinNanos = 200_000
 	}
@@ -169,9 +173,23 @@ func (e *Engine) Core() *nic.NIC { return e.core }
 
 // Do runs f with the units held: a command. What f started is on its way when Do returns.
 func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
+	e.command(func() {
+		now := Now()
+		f(e.core, now)
+		e.settle(now)
+	})
+}
+
+// command runs f with the units held, which the core knows, and none of them dead. One that dies of it is revived.
+func (e *Engine) command(f func()) {
+	defer e.revive()
+	e.held(f)
+}
+
+// held is command without what follows: a unit that dies again while it is revived waits for the next who comes.
+func (e *Engine) held(f func()) {
 	defer faultsPanic()() // f may look at queues that a program shares
 	defer e.kick()
-	defer e.revive()
 	var said string
 	defer func() { e.tell(said) }()
 	e.Lock()
@@ -179,9 +197,7 @@ func (e *Engine) Do(f func(core *nic.NIC, now int64)) {
 	defer e.core.SetAlone(false)
 	e.core.SetAlone(true)
 	said = e.reviveHeld()
-	now := Now()
-	f(e.core, now)
-	e.settle(now)
+	f()
 }
 
 // settle has the units do what they had put off until they are alone, and sends what they have to send. The units are
@@ -232,29 +248,24 @@ func (e *Engine) alone() { e.Do(func(*nic.NIC, int64) {}) }
 // Drain runs the units until they have nothing to do now: what was rung before the call has been
 // fetched and started. It is how a command keeps the order of the program.
 func (e *Engine) Drain() {
-	defer faultsPanic()()
-	defer e.kick()
-	defer e.revive()
-	var said string
-	defer func() { e.tell(said) }()
-	e.Lock()
-	defer e.Unlock()
-	defer e.core.SetAlone(false)
-	e.core.SetAlone(true)
-	said = e.reviveHeld()
-	for range 64 {
-		worked := false
-		for _, u := range e.units {
-			worked = !u.closed.Load() && u.step(lookSometimes) || worked
+	e.command(func() {
+		for range drainRounds {
+			worked := false
+			for _, u := range e.units {
+				worked = !u.closed.Load() && u.step(lookSometimes) || worked
+			}
+			if e.many() {
+				e.settle(Now())
+			}
+			if !worked {
+				break
+			}
 		}
-		if e.many() {
-			e.settle(Now())
-		}
-		if !worked {
-			break
-		}
-	}
+	})
 }
+
+// drainRounds bounds the rounds of a drain: peers and programs may always have more to do.
+const drainRounds = 64
 
 // Move makes q one of another unit, whose index must be that of one. moved is called, with the units held, if that is
 // a change. What has arrived at other units goes to the new one before anything that arrives there, and what q has sent

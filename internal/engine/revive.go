@@ -59,20 +59,9 @@ func (e *Engine) runAlone(now int64) {
 
 // revive puts the units that are dead back to work. The caller holds none.
 func (e *Engine) revive() {
-	if !e.deaths.waiting.Load() {
-		return
+	if e.deaths.waiting.Load() {
+		e.held(func() { e.settle(Now()) })
 	}
-	defer faultsPanic()() // queue pairs are flushed: their queues may be truncated
-	var said string
-	func() {
-		e.Lock()
-		defer e.Unlock()
-		defer e.core.SetAlone(false)
-		e.core.SetAlone(true)
-		said = e.reviveHeld()
-		e.settle(Now())
-	}()
-	e.tell(said)
 }
 
 // reviveHeld is revive for who holds all units, and is alone: a command must not come upon what a dead unit has left. It returns
@@ -99,7 +88,7 @@ func (e *Engine) tell(said string) {
 
 // revive makes the unit anew, but for its queue pairs. It is held, and alone.
 func (u *Unit) revive() string {
-	fault := u.fault
+	fault := u.fault + u.deliverLeft()
 	u.dead, u.fault = false, ""
 	u.tx = nic.NewTx(batchBytes, batchPackets)
 	clear(u.rx[:cap(u.rx)])
@@ -111,6 +100,23 @@ func (u *Unit) revive() string {
 	u.engine.deaths.replaced.Add(1)
 	return fmt.Sprintf("processing unit %d has died of an internal error and was replaced; %d queue pairs went to the error state. This is a fault of rnic's: please report it with the following.\n%s",
 		u.index, ended, fault)
+}
+
+// deliverLeft delivers the events that the core had handed out before the unit died. The first may be the one that it died of: one whose
+// second delivery fails too is lost, and what is to be said of that is returned.
+func (u *Unit) deliverLeft() (lost string) {
+	deliver := func(e nic.Event) {
+		defer func() {
+			if r := recover(); r != nil {
+				lost += fmt.Sprintf("\nan event of type %d is lost: %v", e.Type, r)
+			}
+		}()
+		u.engine.event(e)
+	}
+	for ; len(u.events) > 0 && u.engine.event != nil; u.events = u.events[1:] {
+		deliver(u.events[0])
+	}
+	return lost
 }
 
 // forgetRings lets go of the doorbells that wait, of those too that were being worked through: all queue pairs are looked at.
@@ -126,8 +132,9 @@ func (u *Unit) forgetRings() {
 	for _, q := range u.rings.q {
 		q.Rung.Store(false)
 	}
-	u.rings.q = nil
+	u.rings.q, u.rings.check = nil, false
 	u.rings.n.Store(0)
+	u.checkup.open.Store(false)
 }
 
 // empty throws away what was left.

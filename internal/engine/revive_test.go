@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +78,77 @@ func TestDoorbellsOutliveADeath(t *testing.T) {
 	r.e.revive()
 	if a.q.Rung.Load() || b.q.Rung.Load() {
 		t.Error("a doorbell of before the death hides all later ones")
+	}
+}
+
+// A unit is revived by who drives it, while the threads sleep: what that gives another unit to do goes on, though it is more than is sent at once.
+func TestRevivalWakesOtherUnits(t *testing.T) {
+	r := newUnitsRig(t, []link.Link{nil, nil})
+	b := r.end(1, nic.UC)
+	b.connect(localGID, 0x777777)
+	r.asleep()
+	const sends = 2 * sendBatches * batchPackets
+	r.e.Lock()
+	b.post(ring.OpWrite, sends)
+	b.q.Rung.Store(true)
+	r.e.units[0].rung = append(r.e.units[0].rung, b.q) // the doorbell is in the hands of the unit that dies
+	r.e.units[0].dead = true
+	r.e.deaths.waiting.Store(true)
+	r.e.Unlock()
+	r.e.revive()
+	b.completions(sends)
+}
+
+// The unit dies of an event that cannot be delivered: those behind it in the same step are delivered all the same, those before it
+// once, and it itself when that goes the second time; else it is said that it is lost.
+func TestEventsOutliveADeath(t *testing.T) {
+	for _, c := range []struct {
+		fails int
+		want  string
+	}{{1, "[0 1 1 2 3 fatal]"}, {2, "[0 1 1 2 3 fatal]"}} {
+		r := newUnitsRig(t, []link.Link{nil})
+		said, got, numbers, fails := "", []any{}, map[*nic.CQ]int{}, c.fails
+		r.e.report = func(s string) { said += s }
+		var ends []*unitsEnd
+		for i := range 4 {
+			ends = append(ends, r.end(0, nic.UC))
+			ends[i].connect(localGID, 0x777777)
+			numbers[ends[i].core] = i
+		}
+		r.asleep()
+		r.e.event = func(e nic.Event) {
+			if e.Type == nic.EventQPFatal {
+				if len(got) < 6 {
+					got = append(got, "fatal")
+				}
+				return
+			}
+			n := numbers[e.CQ]
+			if got = append(got, n); n == 1 && fails > 0 {
+				fails--
+				panic("a bug")
+			}
+		}
+		r.do(func(*nic.NIC, int64) error {
+			for _, e := range ends {
+				e.core.Arm(false)
+				e.post(ring.OpWrite, 1)
+			}
+			return nil
+		})
+		r.e.Lock()
+		for _, e := range ends {
+			e.q.Unit().Doorbell(Now(), e.q)
+		}
+		r.e.Unlock()
+		r.e.Drain() // takes all of them in one step, and dies
+		r.e.Drain()
+		if s := fmt.Sprint(got); s != c.want {
+			t.Errorf("failing %d times: events of %v, want %v", c.fails, s, c.want)
+		}
+		if lost := strings.Contains(said, "is lost"); lost != (c.fails > 1) || !strings.Contains(said, "a bug") {
+			t.Errorf("failing %d times: said %q", c.fails, said)
+		}
 	}
 }
 

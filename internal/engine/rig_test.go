@@ -42,11 +42,7 @@ func newRig(t *testing.T, net link.Link, waking Waking, peer roce.GID) *rig {
 	core := nic.New(nic.Config{Seed: 1})
 	core.SetGID(0, localGID)
 	u, err := New(Config{Core: core, Links: []Links{{Net: net, Loop: pipe.Loop(pipe.Config{Reference: true})}}, Waking: waking,
-		Events: func(events []nic.Event) {
-			for _, e := range events {
-				r.events <- e.Type
-			}
-		}})
+		Event: func(e nic.Event) { r.events <- e.Type }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"rnic/internal/nic"
 )
@@ -13,7 +13,7 @@ import (
 // Health counts what the engine has found wrong with itself.
 type Health struct {
 	Replaced uint64 // units that died and were replaced
-	Stuck    uint64 // times that a unit did not move for stuckAfter
+	Stuck    uint64 // times that a unit did not move for stuckLooks
 	Stalled  uint64 // queue pairs that had work and that nothing would have looked at: they were given a turn
 	Repeats  uint64 // storms of repeats
 	NotReady uint64 // storms of RNR NAKs
@@ -28,73 +28,103 @@ func (e *Engine) Health() Health {
 	return Health{e.deaths.replaced.Load(), h.stuck.Load(), h.stalled.Load(), h.repeats.Load(), h.notReady.Load()}
 }
 
-// stuckAfter is how long a unit may be held without a step. A command that takes so long is one too.
-const stuckAfter = 5 * time.Second
+// stuckLooks is how many looks in a row find a unit that has not looked at itself since it was asked: about so many seconds. A command
+// that takes so long is one too. They are counted, not timed: when the process was stopped, or the machine asleep, one look has passed.
+const stuckLooks = 5
 
 // stalledEvery is how often a unit speaks of queue pairs that wait for nothing, in nanoseconds; all are counted.
 const stalledEvery = 10_000_000_000
 
-// heartbeat is what Check has seen of a unit.
-type heartbeat struct {
-	steps uint64
-	since time.Time // when it was first found held with so many steps; zero: it was not
-	said  bool
+// checkup is a unit's look at itself. Check asks for it, with the doorbells (rings.check), and whoever drives the unit next carries it out:
+// a unit that is never free is looked at too, and one that hangs does not take with it who looks.
+type checkup struct {
+	open  atomic.Bool // asked for and not done yet
+	mu    sync.Mutex
+	found []finding
+	// What follows is Check's own.
+	late      int   // looks since it was asked for
+	stalledAt int64 // when it last spoke of a queue pair that waited for nothing
 }
 
-// Check looks for what is wrong, and reports it. The device calls it about once a second, one call at a time.
+// finding is a nic.Trouble in words, as it was when the unit was held.
+type finding struct {
+	kind  nic.TroubleKind
+	owner any // of the queue pair
+	line  string
+}
+
+// Check tells what the units have found wrong with themselves since the last call, reports it, and asks them to look again. The device
+// calls it about once a second, one call at a time. It waits for no unit.
 func (e *Engine) Check() {
 	for _, u := range e.units {
-		if said := u.check(); said != "" && e.report != nil {
-			e.report(said)
+		if !u.closed.Load() {
+			e.tell(strings.Join(u.check(), "\n"))
 		}
 	}
 }
 
-func (u *Unit) check() string {
-	if u.closed.Load() {
-		return ""
+func (u *Unit) check() []string {
+	c := &u.checkup
+	if c.open.Load() {
+		if c.late++; c.late != stuckLooks {
+			return nil
+		}
+		u.engine.health.stuck.Add(1)
+		return []string{fmt.Sprintf("processing unit %d has not moved for %d seconds: all transfers of its queue pairs wait. If the machine is not overloaded, this is a fault of rnic's: please report it with the following.\n%s",
+			u.index, stuckLooks, driversStacks())}
 	}
-	if !u.mu.TryLock() {
-		return u.checkHeld()
-	}
-	u.beat = heartbeat{}
-	lines := u.checkCore()
-	after := u.letGo()
-	if len(lines) > 0 {
-		u.kick()
-	}
-	after.do(u.engine, false)
-	return strings.Join(lines, "\n")
+	c.late = 0
+	c.mu.Lock()
+	found := c.found
+	c.found = nil
+	c.mu.Unlock()
+	u.askCheckup()
+	return u.count(found)
 }
 
-// checkCore has the core look at itself. The unit is held.
-func (u *Unit) checkCore() (lines []string) {
+// askCheckup leaves the request with the unit. One that sleeps is looked at here, and not woken.
+func (u *Unit) askCheckup() {
+	u.checkup.open.Store(true)
+	if u.sleeping.Load() && u.mu.TryLock() {
+		found := u.checkAsleep()
+		after := u.letGo()
+		if found {
+			u.kick()
+		}
+		after.do(u.engine, false)
+		return
+	}
+	u.rings.mu.Lock()
+	u.rings.check = true
+	u.rings.n.Add(1)
+	u.rings.mu.Unlock()
+	u.kick()
+}
+
+// checkAsleep is doCheckup for who drives nothing, and tells whether something was found. The unit is held.
+func (u *Unit) checkAsleep() (found bool) {
 	defer faultsPanic()() // it looks at queues that programs share
 	defer u.rescue()
 	if u.dead {
-		return nil
+		return false
 	}
-	u.found = u.core.Check(Now(), u.found[:0])
-	lines = u.describe(u.found)
-	clear(u.found)
-	return lines
+	u.doCheckup(Now())
+	return len(u.found) > 0
 }
 
-// checkHeld is of a unit that somebody drives.
-func (u *Unit) checkHeld() string {
-	b := &u.beat
-	steps := u.counters.Steps.Load() + u.counters.CallerSteps.Load()
-	if steps != b.steps || b.since.IsZero() {
-		*b = heartbeat{steps: steps, since: time.Now()}
-		return ""
+// doCheckup has the core look at itself. The unit is held.
+func (u *Unit) doCheckup(now int64) {
+	u.found = u.core.Check(now, u.found[:0])
+	if len(u.found) > 0 {
+		c := &u.checkup
+		c.mu.Lock()
+		for _, f := range u.found {
+			c.found = append(c.found, finding{f.Kind, f.QP.Owner, words(f)})
+		}
+		c.mu.Unlock()
+		clear(u.found)
 	}
-	if b.said || time.Since(b.since) < stuckAfter {
-		return ""
-	}
-	b.said = true
-	u.engine.health.stuck.Add(1)
-	return fmt.Sprintf("processing unit %d has not moved for %v: all transfers of its queue pairs wait. If the machine is not overloaded, this is a fault of rnic's: please report it with the following.\n%s",
-		u.index, stuckAfter, driversStacks())
+	u.checkup.open.Store(false)
 }
 
 // driversStacks are the stacks of the goroutines that are in a unit or in a command.
@@ -109,30 +139,42 @@ func driversStacks() string {
 	return strings.Join(own[:min(len(own), 8)], "\n\n")
 }
 
-// describe counts findings and says them in words. The unit is held.
-func (u *Unit) describe(found []nic.Trouble) (lines []string) {
+// count counts findings, and returns what is to be said of them.
+func (u *Unit) count(found []finding) (lines []string) {
 	h := &u.engine.health
-	stalled := 0
+	spoken := false
 	for _, f := range found {
-		switch f.Kind {
+		switch f.kind {
 		case nic.TroubleStalled:
+			if u.engine.stopped != nil && u.engine.stopped(f.owner) {
+				continue // between filling the queue and ringing the doorbell
+			}
 			h.stalled.Add(1)
-			if stalled++; stalled > 1 || Now()-u.stalledAt < stalledEvery {
+			if spoken || Now()-u.checkup.stalledAt < stalledEvery && u.checkup.stalledAt != 0 {
 				continue // a program may do that with all its queue pairs, again and again
 			}
-			u.stalledAt = Now()
-			lines = append(lines, fmt.Sprintf("%v had work and waited for nothing; it was given a turn. This is a fault of rnic's, unless its program was stopped between filling the queue and ringing the doorbell", f.QP))
+			u.checkup.stalledAt, spoken = Now(), true
 		case nic.TroubleRepeats:
 			h.repeats.Add(1)
-			lines = append(lines, fmt.Sprintf("retry storm: most packets of the last 3 seconds were sent before; most of them by %v to %v (%d since the last look). Packets or their acknowledgements are lost: is the peer overloaded or gone, the path MTU too large, or the link lossy?",
-				f.QP, peerOf(f.QP), f.Count))
 		case nic.TroubleNotReady:
 			h.notReady.Add(1)
-			lines = append(lines, fmt.Sprintf("RNR storm: the peer of %v, %v, has no receive posted (%d RNR NAKs since the last look): its program must post receives sooner, or more of them",
-				f.QP, peerOf(f.QP), f.Count))
 		}
+		lines = append(lines, f.line)
 	}
 	return lines
+}
+
+// words says a finding in words. The unit is held.
+func words(f nic.Trouble) string {
+	switch f.Kind {
+	case nic.TroubleRepeats:
+		return fmt.Sprintf("retry storm: most packets of the last 3 seconds were sent before; most of them by %v to %v (%d since the last look). Packets or their acknowledgements are lost: is the peer overloaded or gone, the path MTU too large, or the link lossy?",
+			f.QP, peerOf(f.QP), f.Count)
+	case nic.TroubleNotReady:
+		return fmt.Sprintf("RNR storm: the peer of %v, %v, has no receive posted (%d RNR NAKs since the last look): its program must post receives sooner, or more of them",
+			f.QP, peerOf(f.QP), f.Count)
+	}
+	return fmt.Sprintf("%v had work and waited for nothing; it was given a turn. This is a fault of rnic's, unless its program was kept from running between filling the queue and ringing the doorbell", f.QP)
 }
 
 func peerOf(q *nic.QP) string {

@@ -43,5 +43,5 @@ func TestCheckOfATruncatedQueue(t *testing.T) {
 	if err := f.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	r.e.Check()
+	r.checked()
 }

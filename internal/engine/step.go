@@ -107,12 +107,20 @@ func (u *Unit) doorbells(now int64) bool {
 	}
 	u.rings.mu.Lock()
 	u.rung, u.rings.q = u.rings.q, u.rung[:0]
+	check := u.rings.check
+	u.rings.check = false
 	u.rings.n.Store(0)
 	u.rings.mu.Unlock()
 	for i, q := range u.rung {
 		q.Rung.Store(false)
 		u.doorbell(now, q)
 		u.rung[i] = nil
+	}
+	if check {
+		u.doCheckup(now) // what was rung before is seen
+	}
+	if len(u.rung) == 0 {
+		return worked
 	}
 	if u.stages != nil {
 		u.stages.Doorbell.Store(Now())
@@ -242,13 +250,15 @@ func (u *Unit) flushPending() bool {
 
 // dispatch hands the core's events up.
 func (u *Unit) dispatch() {
-	e := u.core.Events()
-	if len(e) == 0 || u.engine.events == nil {
+	u.events = u.core.Events()
+	if len(u.events) == 0 || u.engine.event == nil {
 		return
 	}
 	if u.many {
 		u.engine.calls.Lock()
 		defer u.engine.calls.Unlock()
 	}
-	u.engine.events(e)
+	for ; len(u.events) > 0; u.events = u.events[1:] {
+		u.engine.event(u.events[0])
+	}
 }

@@ -36,6 +36,7 @@ type Unit struct {
 	polled  atomic.Int32 // len(sources), for the thread, which reads it without holding the unit
 	rung    []*nic.QP    // scratch of doorbells
 	handed  parcel       // packets that other units have left here, being worked through
+	events  []nic.Event  // that the core has handed out and which have not been delivered
 	blocked bool         // the next of them waits until the unit is alone
 	touched uint64       // units that something was left with, and which have not been told
 	dead    bool         // a fault has stopped it in the middle of something: see revive.go
@@ -49,9 +50,10 @@ type Unit struct {
 	stages *Stages // nil: not recorded
 
 	rings struct {
-		mu sync.Mutex
-		q  []*nic.QP
-		n  atomic.Int32
+		mu    sync.Mutex
+		q     []*nic.QP
+		check bool // a look at itself is asked for: see selfcheck.go
+		n     atomic.Int32
 	}
 	inbox inbox
 
@@ -64,10 +66,8 @@ type Unit struct {
 	closed   atomic.Bool
 	done     chan struct{}
 	counters Counters
-	beat     heartbeat     // see selfcheck.go
-	found    []nic.Trouble // scratch
-	// stalledAt is when it last spoke of a queue pair that waited for nothing.
-	stalledAt int64
+	checkup  checkup
+	found    []nic.Trouble // scratch of it
 }
 
 // Counters tell what the unit did. They are read without holding it.
@@ -129,7 +129,7 @@ func (u *Unit) leaveDoorbell(q *nic.QP) {
 	}
 	u.rings.mu.Lock()
 	u.rings.q = append(u.rings.q, q)
-	u.rings.n.Store(int32(len(u.rings.q)))
+	u.rings.n.Add(1)
 	u.rings.mu.Unlock()
 }
 

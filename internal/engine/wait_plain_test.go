@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"rnic/internal/link"
-	"rnic/internal/link/capture"
 	linkfault "rnic/internal/link/fault"
 	"rnic/internal/link/pipe"
 )
@@ -18,13 +17,12 @@ type telling struct {
 
 func (l *telling) Notify(f func()) bool { l.tell = f; return true }
 
-// A link wakes the thread, through decorators too; also when it told before the thread went to sleep. A nap, while
+// A link wakes the thread, through a decorator too; also when it told before the thread went to sleep. A nap, while
 // others drive the unit, it does not end, nor is it forgotten then.
 func TestPlainWaiterHearsTheLink(t *testing.T) {
 	const long = int64(time.Minute)
 	l := &telling{Link: pipe.Loop(pipe.Config{})}
-	decorated := capture.New(linkfault.New(l, linkfault.Config{}), capture.NewFile(nothing{}), capture.Config{})
-	w := newPlainWaiter(decorated)
+	w := newPlainWaiter(linkfault.New(l, linkfault.Config{}))
 	if l.tell == nil {
 		t.Fatal("the link was not asked to tell")
 	}
@@ -58,7 +56,3 @@ func TestPlainWaiterHearsTheLink(t *testing.T) {
 		t.Error("something from a network that there is not")
 	}
 }
-
-type nothing struct{}
-
-func (nothing) Write(b []byte) (int, error) { return len(b), nil }

@@ -30,6 +30,7 @@ type Analyzer struct {
 	between map[addrs][]*flow // RC requests and where they go
 	seen    map[addrs]bool    // addresses between which something went
 	pairs   map[flowKey]flowKey
+	reused  map[flowKey]bool // another flow had that before
 	cm      cm
 
 	troubles map[troubleKey]*troubled
@@ -55,7 +56,7 @@ type arpState struct {
 
 // NewAnalyzer makes one.
 func NewAnalyzer() *Analyzer {
-	return &Analyzer{flows: map[flowKey]*flow{}, between: map[addrs][]*flow{}, seen: map[addrs]bool{}, pairs: map[flowKey]flowKey{}, troubles: map[troubleKey]*troubled{},
+	return &Analyzer{flows: map[flowKey]*flow{}, between: map[addrs][]*flow{}, seen: map[addrs]bool{}, pairs: map[flowKey]flowKey{}, reused: map[flowKey]bool{}, troubles: map[troubleKey]*troubled{},
 		arp: map[netip.Addr]*arpState{}, cm: cm{dialogues: map[cmKey]*dialogue{}}}
 }
 
@@ -151,8 +152,7 @@ func (a *Analyzer) packet(p *Packet) {
 	if p.Comment != "" {
 		f.comment(p)
 	}
-	if p.Vantage != f.vantage {
-		f.copies++
+	if f.copied(p) {
 		return
 	}
 	f.packets++
@@ -173,9 +173,11 @@ func (a *Analyzer) packet(p *Packet) {
 		}
 		f.answers++
 		f.response(p)
-		if to := a.answered(f, p); to != nil {
-			to.answer(p)
+		to := a.answered(f, p)
+		if to == nil {
+			to = f.withoutRequests()
 		}
+		to.answer(p)
 	case roce.TransportUC:
 		f.unreliable(p)
 	case roce.TransportUD:
@@ -246,11 +248,15 @@ func (a *Analyzer) flow(p *Packet) *flow {
 		k.transport = roce.TransportRC
 	}
 	f := a.flows[k]
+	if f != nil && f.vantage == p.Vantage && f.another(p) {
+		a.end(f)
+		f = nil
+	}
 	if f == nil {
-		if len(a.flows) >= maxFlows {
+		if len(a.order) >= maxFlows {
 			return nil
 		}
-		f = &flow{key: k, vantage: p.Vantage, first: p.ref(), srcPort: p.SrcPort, pkey: p.BTH.PKey()}
+		f = &flow{key: k, again: a.reused[k], vantage: p.Vantage, first: p.ref(), srcPort: p.SrcPort, pkey: p.BTH.PKey()}
 		a.flows[k] = f
 		a.order = append(a.order, f)
 		a.seen[addrs{k.src, k.dst}] = true
@@ -262,7 +268,7 @@ func (a *Analyzer) flow(p *Packet) *flow {
 }
 
 func (a *Analyzer) join(f, g *flow) {
-	if f == nil || g == nil || f == g || f.peer != nil || g.peer != nil {
+	if f == nil || g == nil || f == g || f.peer != nil || g.peer != nil || f.ended || g.ended {
 		return
 	}
 	f.peer, g.peer = g, f
@@ -295,7 +301,7 @@ func (a *Analyzer) answered(f *flow, p *Packet) *flow {
 	list := a.between[addrs{f.key.dst, f.key.src}]
 	for i := len(list) - 1; i >= 0 && i >= len(list)-maxWaiting; i-- {
 		g := list[i]
-		if g.peer != nil || g.key.transport != f.key.transport {
+		if g.peer != nil || g.ended || g.key.transport != f.key.transport {
 			continue
 		}
 		s := 0
@@ -318,6 +324,14 @@ func (a *Analyzer) answered(f *flow, p *Packet) *flow {
 	return best
 }
 
+// withoutRequests takes the answers to requests that are not in the capture.
+func (f *flow) withoutRequests() *flow {
+	if f.absent == nil {
+		f.absent = &flow{key: flowKey{src: f.key.dst, dst: f.key.src, transport: f.key.transport}, first: f.first, vantage: f.vantage}
+	}
+	return f.absent
+}
+
 // overtaken is by how many packets one may be late, at most; what goes back further is another connection.
 const overtaken = 1024
 
@@ -333,15 +347,22 @@ func (f *flow) unreliable(p *Packet) {
 				return
 			}
 			r.missing--
+			r.wasLate(psn, p.ref(), r.lastAt)
 			return
-		case d > 0 && d < 1<<22:
+		case d > 0 && !f.moved:
 			r.missing += d
 			if len(r.gaps) < keptGaps {
-				r.gaps = append(r.gaps, gap{r.next, psn, p.ref()})
+				r.gaps = append(r.gaps, gap{from: r.next, to: psn, at: p.ref()})
 			}
 		}
 	}
+	if !r.started {
+		r.from = psn
+	}
+	f.moved = false
+	r.advanced += max(0, int64(roce.Diff(psn, r.next)))
 	r.started, r.next = true, psn.Add(1)
+	r.unfinished = p.Info.First || p.Info.Middle
 	r.lastPSN, r.lastAt = psn, p.ref()
 }
 
@@ -361,8 +382,10 @@ func (r *requester) late(psn roce.PSN) bool {
 		case next == to:
 			g.to = psn
 		case len(r.gaps) < keptGaps:
+			rest := *g
+			rest.from, rest.to, rest.filled = next, to, slices.Clone(g.filled)
 			g.to = psn
-			r.gaps = slices.Insert(r.gaps, i+1, gap{next, to, g.at})
+			r.gaps = slices.Insert(r.gaps, i+1, rest)
 		default:
 			return false
 		}

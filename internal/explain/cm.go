@@ -77,6 +77,9 @@ func (a *Analyzer) mad(p *Packet) {
 		d.retries, d.mtu = b[47]&7, roce.MTUBytes(b[50]>>4)
 		d.timeout = roce.TimeoutNanos(b[52+43] >> 3)
 		copy(d.localGID[:], b[52+4:])
+		for _, t := range connected {
+			a.begins(flowKey{d.key.to, d.key.from, d.qpn, t}, d)
+		}
 	case attrREP:
 		if d := a.known(p.Dst, p.Src, remote); d != nil && d.reply.n == 0 {
 			d.reply, d.answered, d.peerQPN = at, true, get24(b[12:])
@@ -127,7 +130,10 @@ func (a *Analyzer) known(from, to netip.Addr, id uint32) *dialogue {
 
 func (a *Analyzer) dialogue(k cmKey) *dialogue {
 	d := a.cm.dialogues[k]
-	if d == nil && len(a.cm.dialogues) < maxDialogues {
+	if d != nil && (d.rejected.n != 0 || d.disconnect.n != 0) { // that one has ended: its number is used again
+		d = nil
+	}
+	if d == nil && len(a.cm.order) < maxDialogues {
 		d = &dialogue{key: k}
 		a.cm.dialogues[k] = d
 		a.cm.order = append(a.cm.order, d)
@@ -135,13 +141,18 @@ func (a *Analyzer) dialogue(k cmKey) *dialogue {
 	return d
 }
 
+// connected are the transports whose connections the connection manager makes.
+var connected = []roce.Transport{roce.TransportRC, roce.TransportXRC, roce.TransportUC}
+
 // connect pairs the two directions of a connection that was agreed on.
 func (a *Analyzer) connect(d *dialogue) {
-	for _, t := range []roce.Transport{roce.TransportRC, roce.TransportXRC, roce.TransportUC} {
+	for _, t := range connected {
 		f, g := flowKey{d.key.from, d.key.to, d.peerQPN, t}, flowKey{d.key.to, d.key.from, d.qpn, t}
 		if len(a.pairs) >= 4*maxFlows {
 			return
 		}
+		a.begins(f, d)
+		a.begins(g, d)
 		a.pairs[f], a.pairs[g] = g, f
 		for _, k := range []flowKey{f, g} {
 			if x := a.flows[k]; x != nil && x.cm == nil {

@@ -41,6 +41,8 @@ type Packet struct {
 
 	delta uint32 // of a bad ICRC: what it differs by, moved back to the end of the UDP header
 	ip    []byte // its headers up to the BTH
+	piece uint16 // of a frame captured before segmentation: the identification of each is one more
+	whole []byte // from the BTH on, as far as it is captured
 }
 
 // Vantage is the place where a packet was seen: an interface and a direction.
@@ -255,6 +257,7 @@ func segments(f *Frame, body []byte, p Packet, out *Dissected) {
 	for n := 0; len(body) >= roce.BTHSize+roce.ICRCSize && n < maxPieces; n++ {
 		piece := body[:min(size, len(body))]
 		q := p
+		q.piece = uint16(n)
 		q.Size = len(p.ip) + len(piece)
 		if !transport(piece, len(piece), &q) {
 			return
@@ -264,11 +267,29 @@ func segments(f *Frame, body []byte, p Packet, out *Dissected) {
 	}
 }
 
-// segmentSize finds the length of the first of several packets: there, another begins with the next PSN.
+// segmentSize finds the length of the first of several packets: there, another begins, of the same queue pair. Not all PSNs follow each other: READs
+// take several, and what is sent again may be single packets.
 func segmentSize(b []byte) int {
-	for n := roce.BTHSize + roce.ICRCSize; n <= roce.MaxPacketSize && n+roce.BTHSize <= len(b); n += 4 {
-		x, y := roce.BTH(b), roce.BTH(b[n:])
-		if x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.PSN().Add(1) == y.PSN() && x.Opcode()>>5 == y.Opcode()>>5 {
+	if len(b) < roce.BTHSize {
+		return 0
+	}
+	x := roce.BTH(b)
+	fits := func(n int) bool {
+		if len(b)-n < roce.BTHSize {
+			return false
+		}
+		y := roce.BTH(b[n:])
+		d := roce.Diff(y.PSN(), x.PSN())
+		return x.DestQP() == y.DestQP() && x.PKey() == y.PKey() && x.Opcode()>>5 == y.Opcode()>>5 && y.Opcode().Info() != nil && y.TVer() == 0 && d < farAway && d > -farAway
+	}
+	if i := x.Opcode().Info(); i != nil && !i.Payload {
+		if n := i.HeaderLen + roce.ICRCSize; fits(n) {
+			return n
+		}
+		return 0
+	}
+	for n := roce.BTHSize + roce.ICRCSize; n <= roce.MaxPacketSize; n += 4 {
+		if fits(n) {
 			return n
 		}
 	}
@@ -280,7 +301,7 @@ func transport(b []byte, length int, p *Packet) bool {
 	if len(b) < roce.BTHSize || length < roce.BTHSize+roce.ICRCSize {
 		return false
 	}
-	p.BTH = roce.BTH(b[:roce.BTHSize])
+	p.BTH, p.whole = roce.BTH(b[:roce.BTHSize]), b
 	p.Op = p.BTH.Opcode()
 	if p.BTH.TVer() != 0 {
 		p.Malformed = true

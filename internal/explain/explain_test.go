@@ -30,6 +30,8 @@ var prepared = []struct {
 	{kernels + "raw.pcap", CodeRNRStorm, Failure, []string{"7 times", "PSN 4096", "RNR retry counter exceeded"}, []int{91, 104}},
 	{kernels + "raw.pcap", CodeAccess, Failure, []string{"PSN 4096", "64 bytes", "R_Key 0x4e5"}, []int{125, 126}},
 	{"testdata/lost.pcapng", CodeLost, Warning, []string{"1 packet lost", "PSN 1002", "sent again"}, []int{3}},
+	{"testdata/reordered.pcapng", CodeReordered, Warning, []string{"1 packet overtaken", "PSN 1002 came in packet", "NAK"}, []int{3}},
+	{"testdata/copied.pcapng", CodeCopies, Info, []string{"PSN 1002", "the network has made copies"}, nil},
 	{"testdata/tail-lost.pcapng", CodeNoAck, Warning, []string{"PSN 1002"}, nil},
 	{"testdata/ack-lost.pcapng", CodeAckLost, Warning, []string{"PSN 1001"}, nil},
 	{"testdata/rnr-storm.pcapng", CodeRNRStorm, Failure, []string{"7 times", "PSN 1000"}, []int{2, 14}},
@@ -382,7 +384,7 @@ func TestShortSegments(t *testing.T) {
 func TestUnreliableOutOfOrder(t *testing.T) {
 	var f flow
 	for i, psn := range []roce.PSN{0xfffffe, 0xffffff, 1, 0, 2, 2, 3, 1, 4, 6} {
-		p := Packet{Number: i + 1, BTH: make(roce.BTH, roce.BTHSize)}
+		p := Packet{Number: i + 1, BTH: make(roce.BTH, roce.BTHSize), Info: roce.UCSendOnly.Info()}
 		p.BTH.Encode(&roce.BTHFields{PSN: psn})
 		f.unreliable(&p)
 	}

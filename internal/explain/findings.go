@@ -148,16 +148,24 @@ func (a *Analyzer) ofFlow(r *Report, f *flow) {
 		r.add(x)
 	}
 	a.integrity(f, add)
+	f.settle(f, f.next)
 	switch f.key.transport {
 	case roce.TransportUC:
 		a.unreliableLoss(f, add)
+		a.outOfOrder(f, add)
+		a.silent(f, add)
 	case roce.TransportRC, roce.TransportXRC:
 		a.refusals(f, add)
-		a.lost(r, f, add)
+		a.outOfOrder(f, add)
+		a.lost(f, add)
 		a.unanswered(f, add)
+		a.silent(f, add)
 		a.notReady(f, add)
 		a.mtu(f, add)
 	}
+	a.answersOnly(f, add)
+	a.notCopies(f, add)
+	a.sameNumber(f, add)
 	a.rest(f, add)
 }
 
@@ -288,38 +296,21 @@ func (a *Analyzer) invalidRequest(f *flow, x *refusal, at refs, target string, a
 }
 
 // lost are packets that NAKs tell of, and responses that are missing.
-func (a *Analyzer) lost(r *Report, f *flow, add adder) {
-	if f.seqNAKs.count > 0 {
-		var parts []string
-		at := refs{count: f.seqNAKs.count}
-		failed := false
-		for i := range f.losses {
-			l := &f.losses[i]
-			at.list = append(at.list, l.sent.n, l.nak.n, l.again.n)
-			failed = failed || l.again.n == 0
-			if i < 4 {
-				parts = append(parts, l.text())
-			}
-		}
-		at.list = slices.DeleteFunc(at.list, func(n int) bool { return n == 0 })
-		text := fmt.Sprintf("%s lost on the way to the responder, which asked for it with a NAK (PSN sequence error). ", plural(f.lost, "packet"))
-		if f.lost > 1 {
-			text = fmt.Sprintf("%s lost on the way to the responder, which asked for them with NAKs (PSN sequence error). ", plural(f.lost, "packet"))
-		}
-		text += strings.Join(parts, " ")
-		if f.lost > len(parts) {
-			text += fmt.Sprintf(" And %d more.", f.lost-len(parts))
-		}
-		severity := Warning
-		if failed && f.rounds.count == 0 {
-			severity = Failure
-			text += " It was not sent again in this capture."
-		}
-		add(CodeLost, severity, &at, text, "Look for drops in switches (no lossless class, no ECN), in the receiver's NIC or socket, and for bad cables.")
+func (a *Analyzer) lost(f *flow, add adder) {
+	if list := f.lostOnes(); len(list) > 0 {
+		a.lostRequests(f, list, add)
+	}
+	if f.lateReads.count > 0 {
+		add(CodeReordered, Warning, &f.lateReads, fmt.Sprintf("Responses of READs were overtaken by later ones on the way, not lost: PSN %s. Requesters take them in their order only, and ask for them again.", psns(f.lateReads.psns, f.lateReads.count)),
+			"Packets of one connection take several ways: look for links or switches that spread single packets.")
 	}
 	if f.lostRead.count > 0 {
 		add(CodeReadLost, Warning, &f.lostRead, fmt.Sprintf("Responses of READs are missing at this point: PSN %s. The requester asks for them again.", psns(f.lostRead.psns, f.lostRead.count)),
 			"Look for drops on the way from the responder.")
+	}
+	if f.readAgain.count > 0 {
+		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs were asked for again though this capture has their responses: PSN %s. The responses were lost behind this point, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
+			"Look for drops on the way from the responder to the requester, or capture at the requester.")
 	}
 	if f.ackLost.count > 0 {
 		add(CodeAckLost, Warning, &f.ackLost, fmt.Sprintf("Sent again though this capture has the acknowledgement: PSN %s. Acknowledgements were lost behind this point, or came too late for the requester's timer.", psns(f.ackLost.psns, f.ackLost.count)),
@@ -342,6 +333,49 @@ func (a *Analyzer) lost(r *Report, f *flow, add adder) {
 	}
 }
 
+// lostRequests are the packets that NAKs tell of.
+func (a *Analyzer) lostRequests(f *flow, list []loss, add adder) {
+	var parts []string
+	lost := f.pastLost + len(list)
+	at := refs{count: lost}
+	failed, behind := false, false
+	for i := range list {
+		l := &list[i]
+		at.list = append(at.list, l.sent.n, l.nak.n, l.again.n)
+		failed = failed || l.again.n == 0
+		behind = behind || l.passed
+		if i < 4 {
+			parts = append(parts, l.text())
+		}
+	}
+	at.list = slices.DeleteFunc(at.list, func(n int) bool { return n == 0 })
+	them := "it with a NAK"
+	if lost > 1 {
+		them = "them with NAKs"
+	}
+	or := ""
+	if behind && (f.reordered.count > 0 || len(list) < len(f.losses) || f.pastLate > 0) {
+		or = ", or overtaken behind this point,"
+	}
+	text := fmt.Sprintf("%s lost%s on the way to the responder, which asked for %s (PSN sequence error). ", plural(lost, "packet"), or, them) + strings.Join(parts, " ")
+	if lost > len(parts) {
+		text += fmt.Sprintf(" And %d more.", lost-len(parts))
+	}
+	severity := Warning
+	if failed && f.rounds.count == 0 && f.requests > 0 {
+		severity = Failure
+		text += " It was not sent again in this capture."
+	}
+	if f.requests == 0 {
+		text += " The requests are not in this capture."
+	}
+	advice := "Look for drops in switches (no lossless class, no ECN), in the receiver's NIC or socket, and for bad cables."
+	if behind {
+		advice += " Where packets may take several ways, capture at the responder: there it shows whether they were lost or only overtaken."
+	}
+	add(CodeLost, severity, &at, text, advice)
+}
+
 func (l *loss) text() string {
 	s := fmt.Sprintf("PSN %d", uint32(l.psn))
 	switch {
@@ -349,6 +383,8 @@ func (l *loss) text() string {
 		s += " (sent before the capture began)"
 	case l.sent.n != 0:
 		s += fmt.Sprintf(" (packet %d, so it was lost behind this point)", l.sent.n)
+	case l.passed:
+		s += " (it passed this point, so it was lost behind it)"
 	default:
 		s += " (not in this capture, so it was lost before this point)"
 	}
@@ -372,25 +408,10 @@ func (l *loss) text() string {
 // unanswered are requests that were sent again because nothing came back.
 func (a *Analyzer) unanswered(f *flow, add adder) {
 	back := a.seen[addrs{f.key.dst, f.key.src}]
-	if len(f.silences) > 0 {
-		at := refs{}
-		var parts []string
-		tries := 0
-		for i, s := range f.silences {
-			tries += s.tries
-			at.list = append(at.list, s.first.n, s.last.n)
-			if i < 4 {
-				part := fmt.Sprintf("PSN %d was sent again %s (packets %d to %d)", uint32(s.psn), times(s.tries), s.first.n, s.last.n)
-				if s.ended.n != 0 {
-					part += fmt.Sprintf(", answered in packet %d after %s", s.ended.n, duration(s.ended.nanos-s.first.nanos))
-				}
-				parts = append(parts, part)
-			}
-		}
-		at.count = tries
-		add(CodeNoAck, Warning, &at, fmt.Sprintf("Nothing acknowledged a request in time, so that it was sent again: %s. The request or its acknowledgement was lost, or the responder was late.", strings.Join(parts, "; ")),
-			"Look for drops in both directions. Where it is always the last packet of a burst, no later one makes the responder send a NAK: only the timer finds out.")
+	if !back && f.requests > 0 && a.oneWay(f, add) {
+		return
 	}
+	f.repeats(add)
 	q := f.quiet
 	if q.tries == 0 {
 		return
@@ -428,6 +449,41 @@ func (a *Analyzer) unanswered(f *flow, add adder) {
 		advice = "Give both queue pairs a P_Key index with the same key."
 	}
 	add(code, severity, &at, text, advice)
+}
+
+// repeats are requests that were sent again because nothing had come back in time, and were answered.
+func (f *flow) repeats(add adder) {
+	if f.ackLate.count > 0 {
+		add(CodeLate, Info, &f.ackLate, fmt.Sprintf("Sent again just when the acknowledgement was on its way: PSN %s. It was late, nothing was lost: the responder, or its host, was busy, or the requester's timer is short.", psns(f.ackLate.psns, f.ackLate.count)), "")
+	}
+	for _, late := range []bool{false, true} {
+		at, tries := refs{}, 0
+		var parts []string
+		for _, s := range f.silences {
+			if s.late != late {
+				continue
+			}
+			tries += s.tries
+			at.list = append(at.list, s.first.n, s.last.n)
+			if len(parts) < 4 {
+				part := fmt.Sprintf("PSN %d was sent again %s (packets %d to %d)", uint32(s.psn), times(s.tries), s.first.n, s.last.n)
+				if s.ended.n != 0 {
+					part += fmt.Sprintf(", answered in packet %d after %s", s.ended.n, duration(s.ended.nanos-s.first.nanos))
+				}
+				parts = append(parts, part)
+			}
+		}
+		if at.count = tries; tries == 0 {
+			continue
+		}
+		text := fmt.Sprintf("Nothing acknowledged a request in time, so that it was sent again: %s. ", strings.Join(parts, "; "))
+		if late {
+			add(CodeLate, Info, &at, text+"It had arrived the first time, as what followed shows: the acknowledgement was late, or was made good by a later one.", "")
+			continue
+		}
+		add(CodeNoAck, Warning, &at, text+"The request or its acknowledgement was lost, or the responder was late.",
+			"Look for drops in both directions. Where it is always the last packet of a burst, no later one makes the responder send a NAK: only the timer finds out.")
+	}
 }
 
 // stormOf is how many RNR NAKs for one packet in a row, or in all, are a storm.
@@ -476,10 +532,6 @@ func (a *Analyzer) rest(f *flow, add adder) {
 		}
 		add(CodeCongestion, Info, at, fmt.Sprintf("The network is congested: %s marked with ECN, and %s (CNP) to this queue pair, whose sender slows down.",
 			plural(f.marked.count, "packet"), plural(f.notified.count, "congestion notification")), "")
-	}
-	rc := f.key.transport == roce.TransportRC || f.key.transport == roce.TransportXRC
-	if rc && f.requests > 1 && !a.seen[addrs{f.key.dst, f.key.src}] && f.quiet.tries == 0 {
-		add(CodeOneDirection, Info, &refs{list: []int{f.first.n}, count: f.requests}, fmt.Sprintf("The capture has no packet from %s to %s: answers are not in it, so that less can be said.", f.key.dst, f.key.src), "Capture where both directions pass.")
 	}
 	var texts []string
 	for t := range f.comments {

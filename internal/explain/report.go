@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -26,6 +27,7 @@ const (
 	CodeNoAck        = "no-acknowledgement"   // sent again, and answered in the end
 	CodeRetries      = "retries-exceeded"     // sent again and again, and never answered
 	CodeNoAnswer     = "no-answer"            // likewise, and nothing at all comes from there
+	CodeLate         = "late-acknowledgement" // sent again, though nothing was lost
 	CodeAckLost      = "acknowledgement-lost" // sent again though it was acknowledged
 	CodeReadLost     = "read-response-lost"
 	CodeRNR          = "receiver-not-ready"
@@ -53,6 +55,10 @@ const (
 	CodeNIC          = "nic-comment" // what a capture of rnic says the NIC has decided
 	CodeOneDirection = "one-direction"
 	CodeSegments     = "before-segmentation"
+	CodeReordered    = "reordered"        // overtaken on the way, not lost
+	CodeCopies       = "copies"           // of the network or the capture; not sent again
+	CodeReused       = "new-connection"   // with the queue pair number of one before
+	CodeSilent       = "requester-silent" // in the middle of a message
 )
 
 // Finding is one thing that is to be said.
@@ -118,14 +124,22 @@ func (a *Analyzer) Report() *Report {
 	}
 	for _, f := range a.order {
 		a.ofFlow(r, f)
+		if f.absent != nil && f.peer == nil {
+			a.ofFlow(r, f.absent)
+		}
 	}
 	rank := map[Severity]int{Failure: 0, Warning: 1, Info: 2}
-	slices.SortStableFunc(r.Findings, func(x, y Finding) int { return rank[x.Severity] - rank[y.Severity] })
+	slices.SortStableFunc(r.Findings, func(x, y Finding) int {
+		return cmp.Or(rank[x.Severity]-rank[y.Severity], consequence[x.Code]-consequence[y.Code])
+	})
 	if n := len(r.Findings); n > maxFindings {
 		r.Findings, r.MoreFound = r.Findings[:maxFindings], n-maxFindings
 	}
 	return r
 }
+
+// consequence puts what follows from something else, or repeats it, behind that.
+var consequence = map[string]int{CodeReadLost: 1, CodeAckLost: 1, CodeNoAck: 2, CodeNotCaptured: 3, CodeNIC: 4, CodeCopies: 5, CodeSegments: 6}
 
 func (r *Report) add(f Finding) {
 	if f.Packets == nil {
@@ -157,6 +171,9 @@ func transportName(t roce.Transport) string {
 
 // name is the flow in words.
 func (f *flow) name() string {
+	if f.key.qpn == 0 && f.requests == 0 { // withoutRequests
+		return fmt.Sprintf("%s -> %s (requests not captured)", f.key.src, f.key.dst)
+	}
 	s := fmt.Sprintf("%s -> %s QP 0x%x", f.key.src, f.key.dst, f.key.qpn)
 	if f.peer != nil {
 		s += fmt.Sprintf(" (from QP 0x%x)", f.peer.key.qpn)

@@ -267,6 +267,28 @@ func TestStale(t *testing.T) {
 	n.hosts[1].wants(t, EventRequest)
 }
 
+// The old connection is one whose REP was lost: whoever asked for it hears at its next repetition that it is over, and is not taken for
+// one who asks for the first time when all has been forgotten.
+func TestStaleBeforeReply(t *testing.T) {
+	n, a, b := asked(t)
+	n.hosts[1].heard()
+	n.drop(kindREP, -1)
+	must(t, b.Accept(n.now, reply(0x222)))
+	n.pass(millisecond)
+	_, err := n.hosts[0].cm.Connect(n.now, n.addr(0), request(n, 0x111), nil)
+	must(t, err)
+	n.pass(millisecond)
+	n.hosts[0].wants(t, EventRejected)
+	n.hosts[1].wants(t, EventDisconnect)
+	n.pass(60 * second)
+	n.hosts[0].wants(t, EventRejected)
+	n.hosts[1].wants(t, EventTimewaitEnd)
+	if a.State() != Idle {
+		t.Errorf("state %v", a.State())
+	}
+	n.empty()
+}
+
 // The same, of a REP: its queue pair has a connection already.
 func TestStaleReply(t *testing.T) {
 	n, _, _ := made(t)

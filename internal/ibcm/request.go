@@ -132,9 +132,7 @@ func (k *Conn) again(m mad) {
 		k.repeat(k.asMRA)
 	case RepSent:
 		k.out.again(c)
-	case DreqSent:
-		k.repeat(k.asREJ)
-	case Timewait:
+	case DreqSent, Timewait:
 		if k.lapsed { // the peer has not heard yet, and will ask again
 			c.set(&k.timewait, c.now+k.memory)
 		}

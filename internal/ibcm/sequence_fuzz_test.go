@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"rnic/internal/fuzzscript"
 	"rnic/internal/roce"
 )
 
@@ -11,7 +12,7 @@ import (
 // what an attacker sends who sees everything, and may also send from the peer's address.
 type party struct {
 	*net
-	script  []byte
+	script  fuzzscript.Script
 	seen    []Datagram // that were sent, or forged
 	dead    map[*Conn]bool
 	conns   [2][]*Conn
@@ -66,14 +67,7 @@ func (p *party) note(d *Datagram) []int64 {
 	return []int64{microsecond}
 }
 
-func (p *party) byte() int {
-	if len(p.script) == 0 {
-		return 0
-	}
-	v := p.script[0]
-	p.script = p.script[1:]
-	return int(v)
-}
+func (p *party) byte() int { return p.script.Next() }
 
 // act does the next thing.
 func (p *party) act() {

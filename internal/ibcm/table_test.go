@@ -177,6 +177,7 @@ passive REP sent, DREQ: DREQ received !disconnect
 passive established, REJ: timewait !disconnect
 passive established, DREQ: DREQ received !disconnect
 passive established, LAP: established <APR>
+passive DREQ sent, REQ: DREQ sent <REJ>
 passive DREQ sent, REJ: timewait !disconnected
 passive DREQ sent, DREQ: timewait <DREP> !disconnect
 passive DREQ sent, DREP: timewait !disconnected

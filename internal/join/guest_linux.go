@@ -18,7 +18,7 @@ import (
 // Request is what a run brings to the NIC that it joins.
 type Request struct {
 	Version string // of this program
-	Config  []byte // for the host's admit; at most 32 KiB
+	Config  []byte // for the host's admit; at most maxConfig bytes, else ErrRefused
 	// Files go to the host: first of all standard error.
 	Files []*os.File
 	// FilesOnly makes the host reach the memory of this run's programs by passed files, whatever its rights are.
@@ -107,6 +107,9 @@ func (g *Guest) introduce(key string, q Request) error {
 	body, err := json.Marshal(hello{q.Version, pidNamespace(), q.FilesOnly, q.Config})
 	if err != nil {
 		return err
+	}
+	if len(q.Config) > maxConfig {
+		return fmt.Errorf("%w: what this run asks for is longer than %d bytes: give it fewer options", ErrRefused, maxConfig)
 	}
 	var theirs [2]int
 	for i, c := range []**conn{&g.notices, &g.updates} {

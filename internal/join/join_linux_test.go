@@ -652,6 +652,9 @@ func TestWhoMayJoin(t *testing.T) {
 	if _, err := Dial(key, Request{Version: "2"}, newBox()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it is of rnic 1, and this is 2") {
 		t.Errorf("another version: %v", err)
 	}
+	if _, err := Dial(key, Request{Version: "1", Config: make([]byte, maxConfig+1)}, newBox()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "fewer options") {
+		t.Errorf("too much to say: %v", err)
+	}
 	h.Finish()
 	if _, err := Dial(key, Request{Version: "1"}, newBox()); !errors.Is(err, ErrNone) {
 		t.Errorf("a host that ends: %v", err)

@@ -60,7 +60,8 @@ const (
 	numbers    = 6
 	headLength = 1 + 8*numbers
 	maxBody    = 64 << 10
-	maxFiles   = 8 // descriptors of a message
+	maxConfig  = 32 << 10 // of Request.Config, which is encoded within a body
+	maxFiles   = 8        // descriptors of a message
 )
 
 // message is one datagram of the protocol.

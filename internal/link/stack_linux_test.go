@@ -1,7 +1,6 @@
 package link_test
 
 import (
-	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"os"
@@ -13,16 +12,14 @@ import (
 
 	"rnic/internal/fault"
 	"rnic/internal/link"
-	"rnic/internal/link/capture"
 	linkfault "rnic/internal/link/fault"
 	"rnic/internal/link/udp"
 	"rnic/internal/roce"
 )
 
-// The decorators over real sockets: duplicates and reordered packets get
-// ICRCs of their own, corrupt ones are dropped by the receiving socket, and
-// the capture outside sees what went through.
-func TestDecoratorsOverUDP(t *testing.T) {
+// The faults over real sockets: duplicates and reordered packets get ICRCs of
+// their own, corrupt ones are dropped by the receiving socket.
+func TestFaultsOverUDP(t *testing.T) {
 	pid := os.Getpid()
 	a := netip.AddrFrom4([4]byte{127, byte(32 + pid>>8&31), byte(pid), 1})
 	b := a.Next()
@@ -40,10 +37,7 @@ func TestDecoratorsOverUDP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	file := capture.NewFile(&out)
-	faulty := linkfault.New(la, linkfault.Config{Send: spec})
-	sender := capture.New(faulty, file, capture.Config{Name: "a", SrcPort: roce.Port})
+	sender := linkfault.New(la, linkfault.Config{Send: spec})
 
 	const batches, each = 50, 20
 	var got []int
@@ -75,7 +69,7 @@ func TestDecoratorsOverUDP(t *testing.T) {
 	}
 	receive(200 * time.Millisecond)
 
-	injected, _ := faulty.Injected()
+	injected, _ := sender.Injected()
 	bad := int(lb.Stats().BadICRC)
 	want := batches*each - int(injected.Dropped) + int(injected.Duplicated)
 	if len(got)+bad != want || bad < int(injected.Corrupted) || injected.Corrupted == 0 || injected.Duplicated == 0 {
@@ -83,9 +77,6 @@ func TestDecoratorsOverUDP(t *testing.T) {
 	}
 	if slices.IsSorted(got) || injected.Reordered == 0 {
 		t.Error("nothing was reordered")
-	}
-	if err := file.Close(); err != nil || bytes.Count(out.Bytes(), []byte("payload of the test")) != batches*each {
-		t.Errorf("the capture has %d packets, %v, want %d", bytes.Count(out.Bytes(), []byte("payload of the test")), err, batches*each)
 	}
 }
 

@@ -29,7 +29,7 @@ type seen struct {
 	at           int64
 	una          roce.PSN
 	head, tail   uint32
-	waits        bool
+	waits        uint8  // looks that have found it so, waiting for nothing
 	resent, rnrs uint32 // as of the last call; QP.resent and QP.rnrs go on
 }
 
@@ -42,7 +42,8 @@ type storm struct {
 
 const (
 	checkedAtOnce = 512         // queue pairs that one call looks at: they are others each time
-	stalledAfter  = 900_000_000 // nanoseconds between the two looks
+	stalledAfter  = 900_000_000 // nanoseconds between two looks that count
+	stalledLooks  = 3           // of those: between two of them everybody may have been stopped, or the machine asleep
 	stormPackets  = 500         // in one interval
 	stormRatio    = 2           // of what is sent, at least one in so many is a repeat
 	stormRNRs     = 100
@@ -104,19 +105,23 @@ func (*storm) count(calls *int, said *bool, is bool, q *QP) bool {
 	return true
 }
 
-// stalled tells whether the queue pair was waiting for nothing at the last call, and has not moved since.
+// stalled tells whether the queue pair has been waiting for nothing for some looks, and has not moved.
 func (q *QP) stalled(now int64) bool {
 	s, r := &q.seen, &q.req
-	waits := q.waitsForNothing()
-	same := s.waits && s.una == r.una && s.head == r.head && s.tail == r.tail
-	if waits && same && now-s.at >= stalledAfter {
-		s.waits = false
-		return true
+	switch {
+	case !q.waitsForNothing():
+		s.waits = 0
+	case s.waits == 0 || s.una != r.una || s.head != r.head || s.tail != r.tail:
+		s.at, s.una, s.head, s.tail, s.waits = now, r.una, r.head, r.tail, 1
+	case now-s.at >= stalledAfter:
+		s.at = now
+		s.waits++
 	}
-	if !waits || !same {
-		s.at, s.una, s.head, s.tail, s.waits = now, r.una, r.head, r.tail, waits
+	if s.waits < stalledLooks {
+		return false
 	}
-	return false
+	s.waits = 0
+	return true
 }
 
 // waitsForNothing tells whether the queue pair has requests, and is on no list and has no timer that would bring it on.

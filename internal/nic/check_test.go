@@ -18,17 +18,18 @@ func (h *host) troubles(t *testing.T, now int64) (kinds []TroubleKind) {
 	return kinds
 }
 
-// A queue pair that nothing would ever look at again is found by the second look, and goes on.
+// A queue pair that nothing would ever look at again is found by the third look, and goes on. Not sooner: its program, and all others, may have
+// been stopped between two of them (SIGSTOP, a machine asleep), and after that a look may come before the program has run.
 func TestCheckFindsAStalledQueuePair(t *testing.T) {
 	w, a, b := connected(t, Config{}, nil)
 	a.post(remote(wr(1, ring.OpWrite, a.sge(0, 100)), b, 0))
 	a.q.nic.transport.active.remove(a.q) // the fault: its turn is lost
-	for i := range 3 {
+	for i, pause := range []int64{10 * second, second / 100, second / 2, second / 2, 0} {
 		found := a.h.troubles(t, w.now)
-		if want := i == 2; (len(found) == 1 && found[0] == TroubleStalled) != want {
+		if want := i == 4; (len(found) == 1 && found[0] == TroubleStalled) != want {
 			t.Fatalf("look %d: %v", i, found)
 		}
-		w.now += second / 2
+		w.now += pause
 	}
 	w.run(second)
 	a.want(t, "1:success")

@@ -5,23 +5,17 @@ import (
 	"net/netip"
 	"testing"
 
+	"rnic/internal/fuzzscript"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
 )
 
-// script reads a fuzzer's bytes; behind the end there are zeros.
-type script struct{ b []byte }
+// script reads a fuzzer's bytes.
+type script struct{ b fuzzscript.Script }
 
-func (s *script) done() bool { return len(s.b) == 0 }
+func (s *script) done() bool { return s.b.Done() }
 
-func (s *script) byte() int {
-	if len(s.b) == 0 {
-		return 0
-	}
-	v := s.b[0]
-	s.b = s.b[1:]
-	return int(v)
-}
+func (s *script) byte() int { return s.b.Next() }
 
 func (s *script) word() int { return s.byte() | s.byte()<<8 }
 

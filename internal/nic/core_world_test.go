@@ -376,6 +376,9 @@ func (w *coreWorld) check() {
 			w.t.Fatalf("memory outside the region has changed")
 		}
 	}
+	for _, h := range w.hosts {
+		w.windows(h)
+	}
 	for _, e := range w.ends {
 		e.take(w, e.scv, &e.sends, 0)
 		switch {
@@ -388,6 +391,26 @@ func (w *coreWorld) check() {
 	for _, p := range w.pools {
 		if p.cv != nil {
 			p.take(w, p.cv, nil)
+		}
+	}
+}
+
+// windows holds that what is in flight to each peer is what its queue pairs have in flight, and no more than the PSNs say.
+func (w *coreWorld) windows(h *coreHost) {
+	for _, n := range h.n.Units() {
+		sum := map[*peer]uint32{}
+		for _, q := range h.n.qps {
+			if r := &q.req; q.nic == n && r.peer != nil {
+				sum[r.peer] += r.window.inFlight
+				if r.nxt == r.una && r.window.inFlight != 0 {
+					w.t.Fatalf("type %d in state %v: nothing is in flight, and %d bytes are", q.typ, q.state, r.window.inFlight)
+				}
+			}
+		}
+		for _, p := range n.transport.peers {
+			if p.window.inFlight != sum[p] {
+				w.t.Fatalf("%d bytes are in flight to a peer, %d of its queue pairs", p.window.inFlight, sum[p])
+			}
 		}
 	}
 }

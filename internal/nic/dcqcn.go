@@ -250,7 +250,7 @@ func (n *NIC) receiveCNP(now int64, rx *RxPacket, p *roce.Packet) {
 	if q == nil || q.nic != n || q.typ != RC || q.state < RTR || q.state > SQD || rx.Path.Src != q.path.Dst || rx.Path.Dst != q.path.Src ||
 		!partitionsMatch(p.BTH.PKey(), n.pkeys[q.attr.PKeyIndex]) {
 		n.stats.BadPackets++
-		n.noteReceived(whyNot(q, rx, p))
+		n.noteReceived(whyNoCNP(q, rx, p))
 		return
 	}
 	n.stats.CNPsReceived++

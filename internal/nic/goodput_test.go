@@ -106,6 +106,9 @@ func TestGoodputUnderLoss(t *testing.T) {
 				repeated, sel := goodput(t, op, 0.01, ends, true)
 				t.Logf("%s, selective repeat: %.0f MB/s with; %d early resends, %d packets sent again of %d",
 					name, float64(repeated)/60e3, sel.EarlyResends, sel.RetransmittedPackets, sel.TxPackets)
+				if op == ring.OpWrite && repeated*4 < whole*3 {
+					t.Errorf("%s: %d of %d bytes are left with selective repeat: the window does not go on over what the peer has", name, repeated, whole)
+				}
 				if repeated <= lossy || sel.Timeouts != 0 {
 					t.Errorf("%s: %d bytes with selective repeat, %d without; %d time-outs", name, repeated, lossy, sel.Timeouts)
 				}

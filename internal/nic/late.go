@@ -57,18 +57,18 @@ func (c *CQ) nextLate() (at int64) {
 }
 
 // lateDue makes visible what is due.
-func (n *NIC) lateDue(now int64) {
-	if len(n.late) == 0 {
-		return
-	}
-	keep := n.late[:0]
-	for _, c := range n.late {
-		if n.lateDueOf(c, now) {
+func (n *NIC) lateDue(now int64) { n.late = n.stillWaiting(n.late, now, (*NIC).lateDueOf) }
+
+// stillWaiting has due look at each of some completion queues, and keeps those of which it says that more is to come.
+func (n *NIC) stillWaiting(list []*CQ, now int64, due func(*NIC, *CQ, int64) bool) []*CQ {
+	keep := list[:0]
+	for _, c := range list {
+		if due(n, c, now) {
 			keep = append(keep, c)
 		}
 	}
-	clear(n.late[len(keep):])
-	n.late = keep
+	clear(list[len(keep):])
+	return keep
 }
 
 // lateDueOf is lateDue of one queue, and tells whether there are more.

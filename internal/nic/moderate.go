@@ -72,19 +72,7 @@ func (n *NIC) nextNotification() (at int64) {
 }
 
 // notifyDue raises the events that have waited long enough.
-func (n *NIC) notifyDue(now int64) {
-	if len(n.held) == 0 {
-		return
-	}
-	keep := n.held[:0]
-	for _, c := range n.held {
-		if n.notifyDueOf(c, now) {
-			keep = append(keep, c)
-		}
-	}
-	clear(n.held[len(keep):])
-	n.held = keep
-}
+func (n *NIC) notifyDue(now int64) { n.held = n.stillWaiting(n.held, now, (*NIC).notifyDueOf) }
 
 // notifyDueOf is notifyDue of one queue, and tells whether its event still waits: else it was raised, or the queue is gone.
 func (n *NIC) notifyDueOf(c *CQ, now int64) bool {

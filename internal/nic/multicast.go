@@ -85,7 +85,9 @@ func (n *NIC) receiveMulticast(rx *RxPacket, p *roce.Packet) {
 	switch {
 	case p.Info.Transport != roce.TransportUD || m == nil:
 		n.stats.BadPackets++
-		n.noteReceived(NoteNoGroup)
+		if n.noteReceived(NoteNoGroup); p.Info.Transport != roce.TransportUD {
+			n.transport.note = NoteTransport
+		}
 		return
 	case !rx.Local && n.isLocal(roce.GIDFromAddr(rx.Path.Src)) && n.planted != PlantedEchoedCopy:
 		n.noteReceived(NoteOwnEcho)

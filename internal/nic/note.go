@@ -59,6 +59,12 @@ const (
 	NoteGhost            // it acknowledges what was never sent
 	NoteOld              // about something that is acknowledged already
 	NoteUnexpected       // a response that nothing waits for
+	NoteTooLarge         // its message would be longer than the NIC carries
+	NotePlacement        // FLUSH: what it asks for is not defined
+	NoteForgotten        // carried out before, and no longer known well enough to be answered again
+	NoteResponseGap      // responses before it are missing
+	NoteGroupQP          // to a multicast group, but one queue pair
+	NoteSyndrome         // an acknowledgement of a kind that is reserved
 	notes
 )
 
@@ -85,6 +91,9 @@ var noteTexts = [notes]string{
 	NoteLocal: "refused: the receive's memory cannot be used", NoteInvalidate: "refused: nothing that the key names may be invalidated",
 	NoteLostMessage: "dropped: packets of its message are missing", NoteGhost: "dropped: acknowledges what was never sent",
 	NoteOld: "ignored: about something that is acknowledged already", NoteUnexpected: "ignored: nothing waits for this response",
+	NoteTooLarge: "refused: its message would be longer than the NIC carries", NotePlacement: "refused: a FLUSH whose placement or selectivity is not defined",
+	NoteForgotten: "duplicate: carried out before, and too long ago to be answered again", NoteResponseGap: "dropped: out of sequence, responses before it are missing",
+	NoteGroupQP: "dropped: to a multicast group, but not to its members (queue pair 0xffffff)", NoteSyndrome: "dropped: an acknowledgement of a reserved kind",
 }
 
 // String is the note in words; "" for NoteNone and NoteNAK.
@@ -119,6 +128,8 @@ func whyNot(q *QP, rx *RxPacket, p *roce.Packet) Note {
 		return NoteState
 	case q.typ != UD && p.Info.Transport == q.transportOf() && !comesBy(&rx.Path, &q.path):
 		return NoteAddress
+	case q.typ == UD && p.Info.Transport == roce.TransportUD && rx.Path.Dst.IsMulticast():
+		return NoteGroupQP
 	}
 	return NoteTransport
 }
@@ -135,8 +146,22 @@ func (q *QP) transportOf() roce.Transport {
 	return roce.TransportRC
 }
 
-// noteAccess notes why a key gave no access.
-func (q *QP) noteAccess(key uint32, need Access) {
+// whyNoCNP is whyNot for a notification of congestion.
+func whyNoCNP(q *QP, rx *RxPacket, p *roce.Packet) Note {
+	switch {
+	case q == nil || q.typ != RC:
+	case q.state < RTR || q.state > SQD:
+		return NoteState
+	case rx.Path.Src != q.path.Dst || rx.Path.Dst != q.path.Src:
+		return NoteAddress
+	default:
+		return NotePKey
+	}
+	return whyNot(q, rx, p)
+}
+
+// noteAccess notes why a key gave no access. One that gives it leads to memory that is not aligned.
+func (q *QP) noteAccess(key uint32, va, length uint64, need Access) {
 	m := q.nic.lookupMR(key)
 	switch {
 	case m == nil || m.dead:
@@ -145,6 +170,8 @@ func (q *QP) noteAccess(key uint32, need Access) {
 		q.note(NoteKeyForeign)
 	case need&^m.access != 0:
 		q.note(NoteKeyRight)
+	case m.check(q.pd, va, length, need):
+		q.note(NoteUnaligned)
 	default:
 		q.note(NoteKeyRange)
 	}

@@ -42,6 +42,15 @@ func TestNotesOfReceivedPackets(t *testing.T) {
 			return func(_ *roce.OpInfo, p []byte) { roce.BTH(p).SetPKey(0x8123) }
 		}, nil, NotePKey},
 		{"ghost", roce.RCAck, 5000, 0, nil, nil, NoteGhost},
+		{"READ that is too large", roce.RCReadRequest, 100, 0, func(e *end) func(*roce.OpInfo, []byte) { return write(memBase, e.h.mr.RKey(), 0xffffffff) }, nil, NoteTooLarge},
+		{"WRITE that is too large", roce.RCWriteFirst, 100, 1024, func(e *end) func(*roce.OpInfo, []byte) { return write(memBase, e.h.mr.RKey(), 0xffffffff) }, nil, NoteTooLarge},
+		{"ATOMIC WRITE of 16 bytes", roce.RCAtomicWrite, 100, 8, func(e *end) func(*roce.OpInfo, []byte) { return write(memBase, e.h.mr.RKey(), 16) }, nil, NoteLength},
+		{"READ of long ago", roce.RCReadRequest, 99, 0, func(e *end) func(*roce.OpInfo, []byte) { return write(memBase, e.h.mr.RKey(), 8) }, nil, NoteForgotten},
+		{"atomic of long ago", roce.RCFetchAdd, 99, 0, nil, nil, NoteForgotten},
+		{"FLUSH to nowhere", roce.RCFlush, 100, 0, nil, nil, NotePlacement},
+		{"CNP of another partition", roce.CNP, 0, 0, func(*end) func(*roce.OpInfo, []byte) {
+			return func(_ *roce.OpInfo, p []byte) { roce.BTH(p).SetPKey(0x8123) }
+		}, nil, NotePKey},
 		{"undefined opcode", roce.RCSendOnly, 100, 8, func(*end) func(*roce.OpInfo, []byte) { return func(_ *roce.OpInfo, p []byte) { p[0] = 0x1f } }, nil, NoteMalformed},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,8 +15,11 @@ import (
 func (q *QP) receiveAtomicWrite(p *roce.Packet) {
 	r, h := &q.resp, p.RETH()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || len(p.Payload) != 8 || h.Length() != 8 || h.VA()&7 != 0 {
-		if h.VA()&7 != 0 {
+		switch {
+		case h.VA()&7 != 0:
 			q.note(NoteUnaligned)
+		case len(p.Payload) != 8 || h.Length() != 8:
+			q.note(NoteLength)
 		}
 		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest)
@@ -27,7 +30,7 @@ func (q *QP) receiveAtomicWrite(p *roce.Packet) {
 	}
 	m := q.remoteMR(h.RKey(), h.VA(), 8, AccessRemoteWrite)
 	if m == nil || m.hostAddr(h.VA())&7 != 0 {
-		q.noteAccess(h.RKey(), AccessRemoteWrite)
+		q.noteAccess(h.RKey(), h.VA(), 8, AccessRemoteWrite)
 		q.refuseAccess()
 		return
 	}
@@ -43,6 +46,9 @@ func (q *QP) receiveFlush(p *roce.Packet) {
 	place, sel := f.Placement(), f.Selectivity()
 	if r.reads >= int(q.attr.MaxDestRDAtomic) || place == 0 || place&^(roce.PlaceGlobal|roce.PlacePersistent) != 0 ||
 		sel > roce.SelectRegion || sel == roce.SelectRange && h.Length() > q.nic.limits.MaxMsgSize {
+		if r.reads < int(q.attr.MaxDestRDAtomic) {
+			q.note(NotePlacement)
+		}
 		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return
@@ -52,7 +58,7 @@ func (q *QP) receiveFlush(p *roce.Packet) {
 		return
 	}
 	if !q.mayFlush(h, need, sel) {
-		q.noteAccess(h.RKey(), need)
+		q.noteAccess(h.RKey(), h.VA(), uint64(h.Length()), need)
 		q.refuseAccess()
 		return
 	}

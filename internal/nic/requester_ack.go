@@ -30,6 +30,7 @@ func (q *QP) receiveResponse(now int64, p *roce.Packet) {
 	r := &q.req
 	s := &q.nic.stats
 	if !r.started || r.failing {
+		q.note(NoteUnexpected)
 		s.BehindErrors++
 		return
 	}
@@ -103,6 +104,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		q.learnCredits(h, psn)
 		switch {
 		case psn.Before(r.una):
+			q.note(NoteOld)
 			q.nic.stats.StaleAcks++
 		case q.sel.on:
 			q.acknowledgeUpTo(psn.Add(1))
@@ -112,6 +114,7 @@ func (q *QP) receiveAck(now int64, psn roce.PSN, h roce.AETH) {
 		}
 		return
 	case roce.SyndromeReserved:
+		q.note(NoteSyndrome)
 		q.nic.stats.BadPackets++
 		return
 	}
@@ -289,6 +292,7 @@ func (q *QP) awaiting(now int64, psn roce.PSN) *sendRequest {
 		return nil
 	}
 	if !q.acknowledge(psn) {
+		q.note(NoteResponseGap)
 		q.nic.stats.OutOfSequence++
 		q.goBackImplied(now)
 		return nil

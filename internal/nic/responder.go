@@ -332,6 +332,9 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 	r, h := &q.resp, p.RETH()
 	length, n := h.Length(), uint32(len(p.Payload))
 	if length > q.nic.limits.MaxMsgSize || p.Info.Only && length != n || p.Info.First && length <= n {
+		if length > q.nic.limits.MaxMsgSize {
+			q.note(NoteTooLarge)
+		}
 		q.note(NoteLength)
 		q.refuseFatal(roce.NAKInvalidRequest)
 		return false
@@ -344,7 +347,7 @@ func (q *QP) startWrite(p *roce.Packet) bool {
 		return true // 9.4.3: the key of a request without data is not checked
 	}
 	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
-		q.noteAccess(h.RKey(), AccessRemoteWrite)
+		q.noteAccess(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
 		q.refuseAccess()
 		return false
 	}
@@ -445,6 +448,9 @@ func (q *QP) receiveRead(p *roce.Packet) {
 		if c := q.count; c != nil && r.reads >= int(q.attr.MaxDestRDAtomic) {
 			c.TooManyReads++
 		}
+		if r.reads < int(q.attr.MaxDestRDAtomic) {
+			q.note(NoteTooLarge)
+		}
 		q.note(NoteReads)
 		q.refuseFatal(roce.NAKInvalidRequest) // 9.7.4.1: too many outstanding
 		return
@@ -454,7 +460,7 @@ func (q *QP) receiveRead(p *roce.Packet) {
 	}
 	m, ok := q.readTarget(h)
 	if !ok {
-		q.noteAccess(h.RKey(), AccessRemoteRead)
+		q.noteAccess(h.RKey(), h.VA(), uint64(length), AccessRemoteRead)
 		q.refuseAccess()
 		return
 	}
@@ -497,7 +503,7 @@ func (q *QP) receiveAtomic(p *roce.Packet) {
 		return
 	}
 	if !q.executeAtomic(p, h) {
-		q.noteAccess(h.RKey(), AccessRemoteAtomic)
+		q.noteAccess(h.RKey(), h.VA(), 8, AccessRemoteAtomic)
 		q.refuseAccess()
 		return
 	}
@@ -559,6 +565,7 @@ func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 		n := q.packetsOf(h.Length())
 		// The PSNs of anything larger go round.
 		if h.Length() > q.nic.limits.MaxMsgSize || q.resp.findSaved(psn, psn.Add(int(n)), false) == nil {
+			q.nic.transport.note = NoteForgotten
 			return
 		}
 		m, ok := q.readTarget(h)
@@ -572,6 +579,7 @@ func (q *QP) receiveDuplicate(p *roce.Packet, psn roce.PSN) {
 		e.psn, e.packets, e.mr, e.va, e.cqe.ByteLen = psn, n, m, h.VA(), h.Length()
 	case roce.KindCmpSwap, roce.KindFetchAdd, roce.KindAtomicWrite, roce.KindFlush:
 		if q.resp.findSaved(psn, psn.Add(1), true) == nil {
+			q.nic.transport.note = NoteForgotten
 			return
 		}
 		if q.nic.planted == PlantedAtomicTwice && p.Info.HasAtomicETH {

@@ -44,21 +44,43 @@ func (n *NIC) Revive(now int64) (ended int) {
 		}
 		q.endAfterFault(now)
 	}
+	for _, q := range own {
+		n.notifyAgain(q.sendCQ)
+		n.notifyAgain(q.recvCQ)
+	}
 	for _, q := range others { // their doorbells may have been in the unit's hands
 		q.nic.Doorbell(now, q)
 	}
 	return ended
 }
 
-// endAfterFault flushes the queue pair as far as what is known of it makes sense.
+// notifyAgain raises the event that the queue is armed for if completions lie there: that of one of them may have been swallowed
+// by the fault. One too many does no harm: programs must reckon with completions that they have polled before the event.
+func (n *NIC) notifyAgain(c *CQ) {
+	if c == nil {
+		return
+	}
+	lock(c.mu)
+	defer unlock(c.mu)
+	if !c.overrun.Load() && c.armed != disarmed && c.ring.Free() < c.ring.Capacity() {
+		c.fire(n)
+	}
+}
+
+// endAfterFault flushes the queue pair: from what its queues say, if what is known of it makes no sense.
 func (q *QP) endAfterFault(now int64) {
-	defer func() {
-		if recover() != nil {
-			q.req, q.resp = requester{epoch: q.req.epoch + 1}, responder{refusing: true}
-			q.detachTransport()
-		}
-	}()
 	q.state, q.attr.SQDraining = Err, false
-	q.transportToError(now)
+	if !q.flushed(now) {
+		q.req, q.resp = requester{epoch: q.req.epoch + 1}, responder{refusing: true}
+		q.detachTransport()
+		q.flushed(now)
+	}
 	q.showReadiness()
+}
+
+// flushed tells whether the queue pair could be flushed.
+func (q *QP) flushed(now int64) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	q.transportToError(now)
+	return true
 }

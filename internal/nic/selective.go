@@ -281,6 +281,7 @@ func (q *QP) receiveSelectiveAck(now int64, psn roce.PSN, h roce.SACK) {
 	}
 	r.resend.since = now
 	q.repair(now)
+	q.activate() // there is room in its window
 }
 
 // creditAhead lets the windows go on over what the peer has behind the gap: it is out of its socket.
@@ -358,6 +359,7 @@ func (q *QP) keepResponse(now int64, p *roce.Packet, psn roce.PSN) bool {
 	}
 	if q.nic.transport.keep(&s.responses, r.una, psn, p.Data) {
 		q.credit(psn)
+		q.activate()
 	} else {
 		q.nic.stats.OutOfSequence++
 	}

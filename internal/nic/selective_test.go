@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"rnic/internal/hostmem"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
 )
@@ -358,5 +359,30 @@ func BenchmarkSelectiveWrite64K(b *testing.B) {
 			x.cv.LoadCQE(x.cv.Position(), &c)
 			_ = x.cv.Consume()
 		}
+	}
+}
+
+// The memory of a packet that is to be sent again is gone: its connection fails. What the peer had of the packets behind it counted as
+// landed already, and does not a second time: that would be others' part of the window that they share.
+func TestFailedRepairLeavesOthersTheirWindow(t *testing.T) {
+	w, a, b := connectedSelectively(t, Config{}, nil)
+	_, c, d := connectEnds(t, w, w.hosts[0].newEnd(RC, testCap, 1023), w.hosts[1].newEnd(RC, testCap, 1023), nil, false)
+	lost := dropOnce(is(roce.RCWriteMiddle, 105))
+	w.drop = func(f frame) bool {
+		switch {
+		case f.from == a.h && roce.BTH(f.data).DestQP() == d.q.Num():
+			return true // it stays in flight
+		case f.from == a.h && lost(f):
+			a.h.mem.Holes = []hostmem.Range{{Addr: memBase + 5*1024, Len: 1024}}
+			return true
+		}
+		return false
+	}
+	c.post(remote(wr(1, ring.OpWrite, c.sge(100_000, 50*1024)), d, 200_000))
+	a.post(remote(wr(1, ring.OpWrite, a.sge(0, 20*1024)), b, 100_000))
+	w.settle()
+	a.want(t, "1:"+ring.StatusLocProtErr.String())
+	if got, want := c.q.req.peer.window.inFlight, c.q.req.window.inFlight; got != want || want < 50*1024 {
+		t.Errorf("%d bytes are in flight to the peer, and %d of the one queue pair that is left", got, want)
 	}
 }

@@ -214,6 +214,9 @@ func (q *QP) startUnacknowledgedWrite(p *roce.Packet) bool {
 	r, h := &q.resp, p.RETH()
 	length, n := h.Length(), uint32(len(p.Payload))
 	if length > q.nic.limits.MaxMsgSize || p.Info.Only && length != n || p.Info.First && length <= n {
+		if length > q.nic.limits.MaxMsgSize {
+			q.note(NoteTooLarge)
+		}
 		q.note(NoteLength)
 		return false
 	}
@@ -226,7 +229,7 @@ func (q *QP) startUnacknowledgedWrite(p *roce.Packet) bool {
 		return true
 	}
 	if r.mr = q.remoteMR(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite); r.mr == nil {
-		q.noteAccess(h.RKey(), AccessRemoteWrite)
+		q.noteAccess(h.RKey(), h.VA(), uint64(length), AccessRemoteWrite)
 	}
 	return r.mr != nil
 }

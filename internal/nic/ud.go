@@ -134,7 +134,10 @@ func (q *QP) receiveDatagram(rx *RxPacket, p *roce.Packet) {
 	r := &q.resp
 	w := &t.recvWQE
 	if r.refusing || uint32(len(p.Payload)) > q.datagramMTU() || !q.receivePosted() {
-		if uint32(len(p.Payload)) > q.datagramMTU() {
+		switch {
+		case r.refusing:
+			q.note(NoteRefusing)
+		case uint32(len(p.Payload)) > q.datagramMTU():
 			q.note(NoteMTU)
 		}
 		q.note(NoteNoReceive)

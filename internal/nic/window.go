@@ -136,12 +136,13 @@ func (q *QP) launched(bytes uint32) {
 
 // landed counts bytes as no longer in flight, and lets those go on that waited for room.
 func (q *QP) landed(bytes uint32) {
-	p := q.req.peer
+	p, own := q.req.peer, &q.req.window
 	if p == nil || bytes == 0 {
 		return
 	}
-	q.req.window.inFlight -= min(bytes, q.req.window.inFlight)
-	p.window.inFlight -= min(bytes, p.window.inFlight)
+	bytes = min(bytes, own.inFlight) // no part of others'
+	own.inFlight -= bytes
+	p.window.inFlight -= bytes
 	p.wake()
 }
 

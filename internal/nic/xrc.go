@@ -185,6 +185,7 @@ func (q *QP) receiveDuplicateXRC(p *roce.Packet, psn roce.PSN) {
 	if s := q.xrcd.srqs[p.XRCETH().SRQ()]; s != nil {
 		q.pd = s.pd
 	} else if p.Info.Kind == roce.KindReadRequest {
+		q.nic.transport.note = NoteNoSRQ
 		return // nobody's memory can be read for it; what needs no memory is acknowledged
 	}
 	q.receiveDuplicate(p, psn)

@@ -44,6 +44,9 @@ var (
 	// ErrUnsupported: not Linux, not an architecture with a filter, or a kernel without
 	// seccomp user notification.
 	ErrUnsupported = errors.New("seccomp user notification is not available")
+	// ErrMemory: the system refuses to let one process copy another's memory (process_vm_readv(2)), in which paths, commands
+	// and the buffers of the program are.
+	ErrMemory = errors.New("access to the program's memory is refused")
 	// ErrNested: the process already runs under a filter with a listener (EBUSY of
 	// seccomp(2)): rnic run inside rnic run, or a container whose runtime intercepts calls.
 	ErrNested = errors.New("already under a system-call listener")

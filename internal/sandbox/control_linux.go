@@ -27,7 +27,7 @@ const (
 )
 
 // maxMessage bounds a message: the configuration is the longest.
-const maxMessage = 64<<10 + 16
+const maxMessage = 128<<10 + 16
 
 type message struct {
 	kind byte
@@ -84,7 +84,7 @@ func hear(sock int) (message, error) {
 }
 
 // sentinels are the errors that keep their identity on the way to the front.
-var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable, ErrNICDied, ErrOptions, ErrJudged}
+var sentinels = []error{nil, ErrUnsupported, ErrNested, ErrNotFound, ErrNotExecutable, ErrNICDied, ErrOptions, ErrJudged, ErrMemory}
 
 // failure is an error of Run with its exit code, as it crosses the processes: a byte with the place
 // in sentinels, a byte of exit code, the text.

@@ -107,15 +107,19 @@ func supervisorMain(sock int, args []string, supervise func(*Supervisor) error) 
 
 // prepare reads the configuration and makes what the builder of the tree needs.
 func (s *Supervisor) prepare(dir string) error {
+	// First of all, lest it lie unread in the socket when we end: the front would see ECONNRESET in place of our reason (unix(7)).
+	m, err := hear(s.sock)
+	if err != nil || m.kind != msgConfig || len(m.body) < 4 {
+		return errors.New("no configuration from the front process")
+	}
 	if err := becomeSubreaper(); err != nil {
 		return fmt.Errorf("become the reaper of the program's orphans: %w", err)
 	}
 	if err := tryFilter(); err != nil {
 		return err
 	}
-	m, err := hear(s.sock)
-	if err != nil || m.kind != msgConfig || len(m.body) < 4 {
-		return errors.New("no configuration from the front process")
+	if err := tryMem(); err != nil {
+		return err
 	}
 	s.nice = int(int32(binary.LittleEndian.Uint32(m.body)))
 	s.config = m.body[4:]

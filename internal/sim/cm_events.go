@@ -248,13 +248,20 @@ func (w *world) finishCM() {
 	}
 }
 
-// heardFirst says that data has come to a queue pair before it was told that its peer is ready.
+// heardFirst says that data has come to a queue pair before it was told that its peer is ready: once the other events of that moment have been
+// looked at, as what it leads to changes the queue pair.
 func (w *world) heardFirst(q *qpair) {
 	if q.conn == nil || q.conn.attempt == nil || !w.cm.chance(50) {
 		return
 	}
-	if k := q.conn.attempt.ends[1]; k != nil && q == q.conn.b && k.State() == ibcm.RepSent {
-		w.must(k.Established(w.now), "communication established")
-		q.h.cmWork()
+	k := q.conn.attempt.ends[1]
+	if k == nil || q != q.conn.b {
+		return
 	}
+	w.after(0, func() {
+		if k.State() == ibcm.RepSent {
+			w.must(k.Established(w.now), "communication established")
+			q.h.cmWork()
+		}
+	})
 }

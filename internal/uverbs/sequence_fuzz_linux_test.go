@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rnic/internal/device"
+	"rnic/internal/fuzzscript"
 	"rnic/internal/sandbox"
 )
 
@@ -55,7 +56,7 @@ func (c *arenaCall) WriteMem(addr uint64, p []byte) error {
 // attacker is a program that has an object of each kind, and sends commands that are right but for what a script of bytes says.
 type attacker struct {
 	*world
-	script  []byte
+	script  fuzzscript.Script
 	forms   map[uint32]form
 	nums    []uint32
 	meths   []uint32
@@ -81,14 +82,7 @@ func newAttacker(t *testing.T, dev *device.Device, script []byte) *attacker {
 	return a
 }
 
-func (a *attacker) byte() int {
-	if len(a.script) == 0 {
-		return 0
-	}
-	v := a.script[0]
-	a.script = a.script[1:]
-	return int(v)
-}
+func (a *attacker) byte() int { return a.script.Next() }
 
 // value is a word as a program may put it anywhere.
 func (a *attacker) value() uint64 {

@@ -65,7 +65,7 @@ var vocabulary = []string{"internal/nic", "internal/roce", "internal/hostmem"}
 
 // unlayered packages may import everything, and no layer may import them.
 // internal/perf is a part of cmd/rnic.
-var unlayered = []string{"cmd", "internal/perf", "internal/testnet", "test", "tools", "examples"}
+var unlayered = []string{"cmd", "internal/perf", "internal/testnet", "internal/fuzzscript", "test", "tools", "examples"}
 
 // pure packages are state machines: what they do follows from what they are
 // given, so that one seed replays one run. They know no clock, no system, no

@@ -102,7 +102,11 @@ $RNIC run -- true || die "no new NIC"`)
 
 // What a run asks for and the NIC is not is refused, with what to do.
 func TestJoiningWithOtherOptions(t *testing.T) {
-	for _, options := range []string{"--mtu 4096", "--units 2", "--seed 8", "--congestion dcqcn", "--capture /tmp/no.pcapng", "--fault drop=1%"} {
+	long := scenario(t, strings.Repeat("# <"+strings.Repeat("\t", 60)+"\n", 1000)+"link up\n") // nearly as long as it may be
+	if out, code := run(t, "--scenario", long, "--", "true"); code != 0 {
+		t.Errorf("a long scenario: exit code %d\n%s", code, out)
+	}
+	for _, options := range []string{"--mtu 4096", "--units 2", "--seed 8", "--congestion dcqcn", "--capture /tmp/no.pcapng", "--fault drop=1%", "--scenario " + long} {
 		option, _, _ := strings.Cut(options, " ")
 		t.Run(option, func(t *testing.T) {
 			t.Parallel()

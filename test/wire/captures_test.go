@@ -57,6 +57,10 @@ func writes(n, size int) func(t *testing.T, a, b *side) {
 var troubles = []trouble{
 	{name: "lost", at: 1, fault: sendFault("psn=1002,nth=1"), ao: small, bo: small, want: explain.CodeLost, text: []string{"PSN 1002"},
 		run: writes(2, 1500)},
+	{name: "reordered", at: 2, fault: sendFault("reorder=100%:2,psn=1002,times=1"), ao: small, bo: small, want: explain.CodeReordered, text: []string{"1 packet overtaken", "PSN 1002 came in packet", "NAK"},
+		run: writes(2, 1500)},
+	{name: "copied", at: 2, fault: sendFault("dup=100%,psn=1002,times=1"), ao: small, bo: small, want: explain.CodeCopies, text: []string{"PSN 1002", "the network has made copies"},
+		run: writes(2, 1500)},
 	{name: "tail-lost", at: 1, fault: sendFault("nth=4"), ao: timeout(14), bo: small, run: writes(2, 512), want: explain.CodeNoAck, text: []string{"PSN 100"}},
 	{name: "ack-lost", at: 2, fault: recvFault("nth=2,op=RC_ACKNOWLEDGE"), ao: timeout(14), bo: small, run: writes(3, 64), want: explain.CodeAckLost, text: []string{"PSN 1001"}},
 	{name: "rnr-storm", at: 1, ao: verbs.ConnectOptions{MTU: 256, RNRRetry: 6, Timeout: 18}, bo: verbs.ConnectOptions{MTU: 256, RNRTimer: 1}, want: explain.CodeRNRStorm, text: []string{"7 times", "PSN 1000"},

@@ -42,7 +42,7 @@ func (f *File) Append(iface uint32, nanos int64, r *Record) {
 		return
 	}
 	start := f.beginPacket(iface, nanos, size)
-	f.buf = appendFrame(f.buf, &path, r.Data, 0)
+	f.buf = appendFrame(f.buf, &path, r.Data)
 	if len(r.ICRC) == roce.ICRCSize {
 		copy(f.buf[len(f.buf)-roce.ICRCSize:], r.ICRC)
 	}

@@ -19,8 +19,6 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
-	"rnic/internal/link"
-	"rnic/internal/link/pipe"
 	"rnic/internal/roce"
 )
 
@@ -37,13 +35,20 @@ var (
 	tail   = strings.Repeat("tail", 32)
 )
 
-// sendOnly makes an RC SEND_ONLY packet with room for the ICRC.
-func sendOnly(path roce.Path, psn roce.PSN, payload string) link.Packet {
+// sendOnly is the record of an RC SEND_ONLY packet.
+func sendOnly(path *roce.Path, psn roce.PSN, payload string) Record {
 	pad := int(roce.PadCount(len(payload)))
-	data := make([]byte, roce.BTHSize+len(payload)+pad+roce.ICRCSize)
+	data := make([]byte, roce.BTHSize+len(payload)+pad)
 	roce.BTH(data).Encode(&roce.BTHFields{Opcode: roce.RCSendOnly, PadCount: uint8(pad), PKey: 0xffff, DestQP: 0x11, AckReq: true, PSN: psn})
 	copy(data[roce.BTHSize:], payload)
-	return link.Packet{Path: path, Data: data}
+	return Record{Path: path, Data: data}
+}
+
+// corrupt is a record of a packet of which a bit is wrong, with the ICRC that it came with.
+func corrupt(r Record) Record {
+	r.ICRC = binary.LittleEndian.AppendUint32(nil, roce.ICRC(r.Path, 0, r.Data))
+	r.Data[14] ^= 1
+	return r
 }
 
 // clock counts nanoseconds from a date on.
@@ -52,26 +57,18 @@ func clock() func() int64 {
 	return func() int64 { now++; return now }
 }
 
-func carry(t *testing.T, from, to link.Link, pkts ...link.Packet) {
-	t.Helper()
-	if n, err := from.Send(pkts); n != len(pkts) || err != nil {
-		t.Fatalf("Send = %d, %v", n, err)
-	}
-	if _, err := to.Recv(make([]link.Packet, 16)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// write captures both ends of a pipe: four packets out, of which one is
-// corrupt, and three in.
+// write captures what leaves one NIC, four packets of which one is corrupt, and the three that another gets.
 func write(t *testing.T, file *File) {
 	t.Helper()
-	a, b := pipe.Pair(pipe.Config{})
 	now := clock()
-	la, lb := New(a, file, Config{Name: "nic0", Clock: now}), New(b, file, Config{Name: "nic1", Clock: now, SrcPort: roce.Port})
-	broken := sendOnly(path4, 8, hello)
-	broken.Corrupt = 8*14 + 1
-	carry(t, la, lb, sendOnly(path4, 7, hello), broken, sendOnly(path6, 9, hello6), sendOnly(path4, 10, tail))
+	a, b := file.Interface("nic0"), file.Interface("nic1")
+	for _, r := range []Record{sendOnly(&path4, 7, hello), corrupt(sendOnly(&path4, 8, hello)), sendOnly(&path6, 9, hello6), sendOnly(&path4, 10, tail)} {
+		r.Sent = true
+		file.Append(a, now(), &r)
+	}
+	for _, r := range []Record{sendOnly(&path4, 7, hello), sendOnly(&path6, 9, hello6), sendOnly(&path4, 10, tail)} {
+		file.Append(b, now(), &r)
+	}
 }
 
 func TestFileSaysWhatWasCarried(t *testing.T) {
@@ -106,20 +103,20 @@ func TestFileSaysWhatWasCarried(t *testing.T) {
 	}
 }
 
-// Links of many units write one file at once, and links are added while others write: the file stays whole.
-func TestManyLinksOneFile(t *testing.T) {
+// Many units write one file at once, and interfaces are added while others write: the file stays whole.
+func TestManyUnitsOneFile(t *testing.T) {
 	var out bytes.Buffer
 	file := NewFile(&out)
-	const links, packets = 4, 200
+	const units, packets = 4, 200
 	var all sync.WaitGroup
-	for i := range links {
+	for i := range units {
 		all.Go(func() {
-			l := New(pipe.Loop(pipe.Config{}), file, Config{Name: fmt.Sprint("unit ", i), Clock: clock()})
+			iface, now := file.Interface(fmt.Sprint("unit ", i)), clock()
 			for range packets {
-				_, _ = l.Send([]link.Packet{sendOnly(path4, roce.PSN(i), hello), sendOnly(path6, roce.PSN(i), hello6)})
-				_, _ = l.Recv(make([]link.Packet, 2))
+				for _, r := range []Record{sendOnly(&path4, roce.PSN(i), hello), sendOnly(&path6, roce.PSN(i), hello6)} {
+					file.Append(iface, now(), &r)
+				}
 			}
-			l.Close()
 		})
 	}
 	all.Wait()
@@ -140,12 +137,12 @@ func TestManyLinksOneFile(t *testing.T) {
 		}
 	}
 	for name, n := range seen {
-		if n != 4*packets {
-			t.Errorf("%s: %d packets, want %d", name, n, 4*packets)
+		if n != 2*packets {
+			t.Errorf("%s: %d packets, want %d", name, n, 2*packets)
 		}
 	}
-	if len(seen) != links {
-		t.Errorf("packets of %d links, want %d", len(seen), links)
+	if len(seen) != units {
+		t.Errorf("packets of %d units, want %d", len(seen), units)
 	}
 }
 
@@ -317,14 +314,14 @@ func (w *notify) Write(b []byte) (int, error) {
 func TestIdleFileIsFlushed(t *testing.T) {
 	w := &notify{wake: make(chan struct{}, 1)}
 	file := NewFile(w)
-	a, _ := pipe.Pair(pipe.Config{})
-	l := New(a, file, Config{Name: "nic0"})
+	iface := file.Interface("nic0")
+	r := sendOnly(&path4, 1, "x")
 	<-w.wake
 	w.mu.Lock()
 	before := w.n
 	w.mu.Unlock()
 	for range 2 { // the timer is armed again
-		l.Send([]link.Packet{sendOnly(path4, 1, "x")})
+		file.Append(iface, 1, &r)
 		select {
 		case <-w.wake:
 		case <-time.After(10 * time.Second):
@@ -339,26 +336,20 @@ func TestIdleFileIsFlushed(t *testing.T) {
 	file.Close()
 }
 
-// A full disk ends the capture, not the traffic.
+// A full disk ends the capture, and whoever records does not notice; likewise after its end.
 func TestWriteErrorDoesNotDisturb(t *testing.T) {
 	full := errors.New("disk full")
 	w := &notify{wake: make(chan struct{}, 1), err: full}
 	file := NewFile(w)
-	a, b := pipe.Pair(pipe.Config{})
-	l := New(a, file, Config{Name: "nic0"})
-	in := make([]link.Packet, 64)
+	iface := file.Interface("nic0")
+	r := sendOnly(&path4, 1, strings.Repeat("x", 1024))
 	for range 1000 { // more than the buffer
-		if n, err := l.Send([]link.Packet{sendOnly(path4, 1, strings.Repeat("x", 1024))}); n != 1 || err != nil {
-			t.Fatalf("Send = %d, %v", n, err)
-		}
-		b.Recv(in)
+		file.Append(iface, 1, &r)
 	}
 	if err := file.Close(); !errors.Is(err, full) {
 		t.Errorf("Close = %v, want %v", err, full)
 	}
-	if n, err := l.Send([]link.Packet{sendOnly(path4, 1, "x")}); n != 1 || err != nil {
-		t.Errorf("Send after the file is closed = %d, %v", n, err)
-	}
+	file.Append(iface, 1, &r)
 }
 
 func TestCaptureIsPrivate(t *testing.T) {
@@ -384,16 +375,12 @@ func BenchmarkCapture(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer null.Close()
-	l := New(pipe.Loop(pipe.Config{Reference: true}), NewFile(null), Config{Name: "nic0"})
-	pkts := make([]link.Packet, 16)
-	for i := range pkts {
-		pkts[i] = sendOnly(path4, roce.PSN(i), strings.Repeat("x", 4096))
-	}
-	in := make([]link.Packet, 16)
+	file := NewFile(null)
+	iface := file.Interface("nic0")
+	r := sendOnly(&path4, 1, strings.Repeat("x", 4096))
 	b.ReportAllocs()
-	b.SetBytes(16 * 4112)
+	b.SetBytes(int64(len(r.Data)))
 	for b.Loop() {
-		l.Send(pkts)
-		l.Recv(in)
+		file.Append(iface, 1, &r)
 	}
 }

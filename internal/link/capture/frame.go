@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"rnic/internal/link"
 	"rnic/internal/roce"
 )
 
@@ -23,9 +22,8 @@ func frameSize(path *roce.Path, data int) int {
 }
 
 // appendFrame appends the Ethernet frame that carries data (BTH..pad) on
-// path, with identification 0 and the ICRC that goes with it. corrupt is as
-// in link.Packet.
-func appendFrame(b []byte, path *roce.Path, data []byte, corrupt uint32) []byte {
+// path, with identification 0 and the ICRC that goes with it.
+func appendFrame(b []byte, path *roce.Path, data []byte) []byte {
 	b = appendMAC(appendMAC(b, path.Dst), path.Src)
 	if path.IsIPv4() {
 		b = binary.BigEndian.AppendUint16(b, etherTypeIPv4)
@@ -36,9 +34,6 @@ func appendFrame(b []byte, path *roce.Path, data []byte, corrupt uint32) []byte 
 	start := len(b)
 	b = append(b, data...)
 	b = binary.LittleEndian.AppendUint32(b, roce.ICRC(path, 0, data))
-	if bit := corrupt - 1; corrupt != 0 && int(bit/8) < len(b)-start {
-		b[start+int(bit/8)] ^= 1 << (bit % 8)
-	}
 	if !path.IsIPv4() { // in IPv4 the UDP checksum may be 0 (RFC 768)
 		datagram := b[start-roce.UDPHeaderSize:]
 		binary.BigEndian.PutUint16(datagram[6:], udpChecksum6(path, datagram))
@@ -84,30 +79,4 @@ func fold(s uint64) uint16 {
 		s = s>>16 + s&0xffff
 	}
 	return uint16(s)
-}
-
-// record writes pkts[i].Data less trim bytes at its end as frames.
-func (f *File) record(iface uint32, nanos int64, direction uint32, srcPort uint16, pkts []link.Packet, trim int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed || f.err != nil {
-		return
-	}
-	for i := range pkts {
-		p := &pkts[i]
-		n := len(p.Data) - trim
-		if n < link.MinPacketSize || n > roce.MaxPacketSize || !p.Path.Valid() {
-			continue
-		}
-		path := p.Path
-		if srcPort != 0 {
-			path.SrcPort = srcPort
-		}
-		if path.TTL == 0 {
-			path.TTL = usualTTL
-		}
-		start := f.beginPacket(iface, nanos, frameSize(&path, n))
-		f.buf = appendFrame(f.buf, &path, p.Data[:n], p.Corrupt)
-		f.endPacket(start, direction, "")
-	}
 }

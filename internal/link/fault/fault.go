@@ -86,6 +86,9 @@ func (l *Link) Notify(f func()) bool { return link.Notify(l.inner, f) }
 
 // Send implements link.Link. A batch with holes still goes down in one call.
 func (l *Link) Send(pkts []link.Packet) (int, error) {
+	if len(l.batch) > 0 {
+		l.forget()
+	}
 	l.set.Advance(l.now)
 	if l.out.empty() && !l.set.Active() {
 		l.copyBelow(false)
@@ -107,6 +110,22 @@ func (l *Link) Send(pkts []link.Packet) (int, error) {
 	}
 	_, err := l.sendReady()
 	return len(pkts), err
+}
+
+// forget loses what a call of Send was about to hand on when a panic ended it: who recovers from that does not know how far it came,
+// and by now the bytes may be those of other packets.
+func (l *Link) forget() {
+	l.out.lost += uint64(len(l.batch))
+	l.handedOn()
+}
+
+// handedOn empties the batch, and takes back the buffers of what was in it.
+func (l *Link) handedOn() {
+	l.batch = l.batch[:0]
+	for i := range l.copies {
+		l.out.recycle(&l.copies[i])
+	}
+	l.copies = l.copies[:0]
 }
 
 // decide puts p where the injector wants it.
@@ -240,11 +259,7 @@ func (l *Link) sendReady() (free bool, err error) {
 		if full && err == nil {
 			l.keep(l.batch[n:])
 		}
-		l.batch = l.batch[:0]
-		for i := range l.copies {
-			q.recycle(&l.copies[i])
-		}
-		l.copies = l.copies[:0]
+		l.handedOn()
 		if full || err != nil {
 			l.retryAt = l.now + retryNanos
 			return false, err

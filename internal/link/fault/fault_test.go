@@ -322,6 +322,76 @@ func TestInactiveSpecPassesThrough(t *testing.T) {
 	}
 }
 
+// broken is a link whose next Send panics.
+type broken struct {
+	link.Link
+	now bool
+}
+
+func (b *broken) Send(pkts []link.Packet) (int, error) {
+	if b.now {
+		b.now = false
+		panic("a bug")
+	}
+	return b.Link.Send(pkts)
+}
+
+// A panic below ends a Send: what that was to hand on is lost and counted, not sent with what comes later; what was delayed
+// comes when it is due, and no buffer is lost.
+func TestPanicBelow(t *testing.T) {
+	for _, faultsEnd := range []bool{false, true} {
+		a, b := pipe.Pair(pipe.Config{})
+		inner := &broken{Link: a}
+		set := fault.NewSet()
+		id, err := set.Add(1, spec(t, "dup=100%,delay=50%:1ms-1ms,seed=3"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := New(inner, Config{Set: set})
+		l.SetNow(1)
+		send(t, l, numbered(0, 8)) // of each one is sent, and its other delayed or sent too
+		first := drain(t, b)
+		inner.now = true
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = l.Send(numbered(100, 8))
+		}()
+		if faultsEnd {
+			if err := set.Clear(1, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.SetNow(2)
+		send(t, l, numbered(200, 2))
+		l.SetNow(3_000_000)
+		send(t, l, nil)
+		got := append(first, drain(t, b)...)
+		count := map[int]int{}
+		for _, n := range got {
+			count[n]++
+		}
+		late, once := 0, 2
+		if faultsEnd {
+			once = 1
+		}
+		for n := range 8 {
+			if count[n] != 2 {
+				t.Errorf("faults end %v: packet %d comes %d times", faultsEnd, n, count[n])
+			}
+			if count[100+n] > 1 {
+				t.Errorf("faults end %v: packet %d, which was lost, comes %d times", faultsEnd, 100+n, count[100+n])
+			}
+			late += count[100+n]
+		}
+		if lost := int(l.Stats().SendErrors); lost+late != 16 || count[200] != once || count[201] != once {
+			t.Errorf("faults end %v: %d of 16 packets are lost, %d come late; then %v", faultsEnd, lost, late, count)
+		}
+		if len(l.copies) != 0 || !l.out.empty() {
+			t.Errorf("faults end %v: buffers are kept", faultsEnd)
+		}
+	}
+}
+
 // What waits is bounded: a delay that is too long for the rate loses packets.
 func TestWaitingIsBounded(t *testing.T) {
 	bothSides(t, func(t *testing.T, s side) {
