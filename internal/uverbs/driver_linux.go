@@ -354,7 +354,10 @@ func (c *call) execute(run func(*call) syscall.Errno) syscall.Errno {
 	}
 	c.drv.mu.Lock()
 	defer c.drv.mu.Unlock()
-	if c.ctx.closed || c.ctx.dead {
+	if c.ctx.dead {
+		return c.failed(fmt.Errorf("the device was removed: %w", syscall.EIO))
+	}
+	if c.ctx.closed {
 		return syscall.EIO
 	}
 	// In the kernel a doorbell is synchronous: a command must not overtake those before it.

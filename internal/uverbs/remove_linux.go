@@ -38,7 +38,7 @@ func (c *verbsContext) disassociate() (ended []*sandbox.File) {
 	c.dead = true
 	c.destroyAll()
 	if j := c.drv.journal; j.tellsCommands() {
-		j.event(told{ctx: c, event: nic.EventDeviceFatal})
+		j.event(told{ctx: c, event: nic.EventDeviceFatal, kind: "device"})
 	}
 	var fatal [sizeAsyncEvent]byte
 	le.PutUint32(fatal[8:], uint32(nic.EventDeviceFatal))
