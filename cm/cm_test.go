@@ -129,7 +129,7 @@ func TestReject(t *testing.T) {
 	if _, err = a.mgr.Listen(netip.MustParseAddrPort("192.0.2.1:5"), cm.ListenConfig{}); !errors.Is(err, syscall.EADDRNOTAVAIL) {
 		t.Errorf("listener at a foreign address: %v", err)
 	}
-	if _, err = a.mgr.Dial(longEnough(t), l.Addr(), a.config(string(make([]byte, 57)))); !errors.Is(err, syscall.EINVAL) {
+	if _, err = a.mgr.Dial(longEnough(t), l.Addr(), a.config(string(make([]byte, 57)))); !errors.Is(err, syscall.EINVAL) || !errors.Is(err, verbs.ErrInvalid) {
 		t.Errorf("57 bytes of private data: %v", err)
 	}
 	idle(t, a)

@@ -12,7 +12,8 @@ import (
 	"rnic/verbs"
 )
 
-// Config says how one side of a connection is made. Zero fields mean the defaults in brackets.
+// Config says how one side of a connection is made. Zero fields mean the defaults in brackets; of numbers beyond what the protocol's field
+// holds its largest value is taken.
 type Config struct {
 	PD *verbs.PD      // of the manager's NIC
 	QP verbs.QPConfig // Type is RC, UC or UD [RC]. Its completion queues are needed
@@ -24,9 +25,9 @@ type Config struct {
 	Source     netip.AddrPort // own address and port, of Dial [chosen]
 	TOS        uint8          // traffic class, of Dial
 	RDAtomic   int            // RC: RDMA READs and atomics in flight, each way [16]; -1: none
-	RetryCount int            // RC: of Dial, for both sides [7]; -1: 0
+	RetryCount int            // RC: of Dial, for both sides [7, the most]; -1: 0
 	RNRRetry   int            // RC: that the peer is to make [7, for ever]; -1: 0
-	RNRTimer   int            // RC: code of the RNR timer that the peer is told [12, 0.64 ms]
+	RNRTimer   int            // RC: code of the RNR timer that the peer is told [12, 0.64 ms]; 31 at most. InfiniBand vol. 1, 9.7.5.2.8
 }
 
 func pick(v, def, most int) uint8 {
@@ -50,7 +51,7 @@ type EventType = cma.EventType
 
 // Events of a connection that has been made.
 const (
-	Disconnected  = cma.Disconnected  // by either side: the queue pair is in state ERR
+	Disconnected  = cma.Disconnected  // by either side: the queue pair is in state ERR, unless it is of UD
 	DeviceRemoval = cma.DeviceRemoval // the NIC is being closed
 	AddrChange    = cma.AddrChange    // the own address is no longer one of the NIC's
 	TimewaitExit  = cma.TimewaitExit  // nothing of the connection is left on the network
@@ -62,7 +63,8 @@ type Event struct {
 	Private []byte // of Disconnected: the peer's
 }
 
-// Conn is a connection: a queue pair and what the two sides said of it. Of UD it is the knowledge where datagrams go.
+// Conn is a connection: a queue pair and what the two sides said of it. Of UD it is the knowledge where datagrams go, and its end does not
+// change the queue pair's state.
 type Conn struct {
 	m    *Manager
 	id   *cma.ID
@@ -100,7 +102,8 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.id.Info().Dst }
 // Datagrams is where datagrams to the peer go: of the active side of a UD connection. The passive side learns that from the datagrams.
 func (c *Conn) Datagrams() (ah *verbs.AH, qpn, qkey uint32) { return c.ah, c.qpn, c.qkey }
 
-// Events are the events of the connection. Those that nobody reads are dropped, but Done tells of the end anyway.
+// Events are the events of the connection. It holds eight; further ones that nobody reads are dropped, but Done tells of the end anyway. The
+// channel is never closed.
 func (c *Conn) Events() <-chan Event { return c.evs }
 
 // Done is closed when the connection has ended, by the peer, by Disconnect or by Close.
@@ -123,8 +126,9 @@ func (c *Conn) Disconnect() error {
 	return err
 }
 
-// Close ends the connection and closes the queue pair. To close it again does nothing.
-func (c *Conn) Close() error {
+// Close ends the connection and closes the queue pair. To close it again does nothing. ErrBusy of package verbs: the queue pair is a member of
+// multicast groups; the connection has ended, and the queue pair is to be detached and closed by itself.
+func (c *Conn) Close() (err error) {
 	c.once.Do(func() {
 		c.fail(fmt.Errorf("connection: %w", ErrClosed))
 		c.m.forget(c.id, c)
@@ -135,10 +139,10 @@ func (c *Conn) Close() error {
 			_ = ah.Close()
 		}
 		if qp != nil {
-			_ = qp.Close()
+			err = qp.Close()
 		}
 	})
-	return nil
+	return err
 }
 
 // event takes what the connection manager tells.
@@ -146,7 +150,9 @@ func (c *Conn) event(e cma.Event) {
 	switch e.Type {
 	case cma.Rejected:
 		c.fail(&RejectError{Reason: Reason(e.Status), Private: e.Conn.Private})
-	case cma.Unreachable, cma.ConnectError, cma.AddrError, cma.RouteError:
+	case cma.AddrError:
+		c.fail(fmt.Errorf("%w: no address of the NIC is on the way to it: %w", ErrUnreachable, syscall.Errno(-e.Status)))
+	case cma.Unreachable, cma.ConnectError, cma.RouteError:
 		if e.Status < 0 {
 			c.fail(fmt.Errorf("%w: %w", ErrUnreachable, syscall.Errno(-e.Status)))
 		} else {

@@ -16,7 +16,11 @@ func space(typ verbs.QPType) cma.PortSpace {
 	return cma.SpaceTCP
 }
 
-// Dial connects to a listener. The queue pair of the connection is in state RTS. When ctx ends, the attempt does; the peer is told.
+// Dial connects to a listener. The queue pair of the connection is in state RTS. When ctx ends, the attempt does; the peer is told. Without a
+// deadline, a peer that does not answer is given up after some 70 seconds.
+//
+// Errors: *RejectError, ErrUnreachable, the error of ctx; syscall.EADDRINUSE or syscall.EADDRNOTAVAIL of cfg.Source; ErrInvalid of package verbs, for
+// private data that is too long for instance; those of cfg.Prepare.
 func (m *Manager) Dial(ctx context.Context, addr netip.AddrPort, cfg Config) (*Conn, error) {
 	typ := cfg.QP.Type
 	if typ == 0 {
@@ -98,8 +102,14 @@ func (c *Conn) connectDatagrams(ctx context.Context, cfg *Config) error {
 		return err
 	}
 	c.mu.Lock()
-	c.ah = ah
+	if err = c.err; err == nil {
+		c.ah = ah // from now on Close closes it
+	}
 	c.mu.Unlock()
+	if err != nil {
+		_ = ah.Close()
+		return err
+	}
 	c.private, c.qpn, c.qkey = e.UD.Private, e.UD.QPN, e.UD.QKey
 	return c.ready(cfg, nil)
 }

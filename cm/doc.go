@@ -15,5 +15,5 @@
 // net.Listener, for net/http, gRPC and the like.
 //
 // Errors wrap ErrRejected (a *RejectError says why), ErrUnreachable, ErrDisconnected, ErrClosed, the error of a context, the errors of
-// package verbs, or a syscall.Errno such as syscall.EADDRINUSE (errors.Is, errors.As). All methods may be called from several goroutines at once.
+// package verbs (ErrInvalid for what may not be), or a syscall.Errno such as syscall.EADDRINUSE (errors.Is, errors.As). All methods may be called from several goroutines at once.
 package cm

@@ -12,7 +12,7 @@ import (
 // Errors, for errors.Is.
 var (
 	ErrRejected     = errors.New("cm: the peer has rejected the connection")
-	ErrUnreachable  = errors.New("cm: no answer from the peer")
+	ErrUnreachable  = errors.New("cm: the peer cannot be reached") // it does not answer, or no address of the NIC is on the way to it
 	ErrDisconnected = errors.New("cm: the connection has ended")
 	ErrClosed       = net.ErrClosed
 )

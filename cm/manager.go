@@ -13,13 +13,17 @@ type Manager struct {
 	dev *verbs.Device
 	cma *cma.Manager
 
+	once   sync.Once // of Close
 	mu     sync.Mutex
 	closed bool
+	gone   bool // the NIC is closed, or about to be
 	owners map[*cma.ID]owner
 	open   map[closer]struct{} // connections and listeners
 	queue  []cma.Event         // that have not been handed out
 	wake   chan struct{}
 	stop   chan struct{}
+
+	noHook func() // ends portChanged
 
 	streams streams
 	work    sync.WaitGroup // goroutines that end by themselves
@@ -40,25 +44,48 @@ func New(dev *verbs.Device) (*Manager, error) {
 	m := &Manager{dev: dev, cma: c, owners: map[*cma.ID]owner{}, open: map[closer]struct{}{}, wake: make(chan struct{}, 1), stop: make(chan struct{}), streams: streams{idle: streamIdle}}
 	m.loop.Add(1)
 	go m.dispatch()
+	m.noHook = dev.Unwrap().OnPortChange(m.portChanged)
 	return m, nil
+}
+
+// portChanged closes the listeners, if the NIC is being closed: nothing will come to them any more. Connections learn of it by an event.
+func (m *Manager) portChanged() {
+	if !m.dev.Unwrap().Removed() {
+		return
+	}
+	var listeners []*Listener
+	m.mu.Lock()
+	m.gone = true
+	for c := range m.open {
+		if l, ok := c.(*Listener); ok {
+			listeners = append(listeners, l)
+		}
+	}
+	m.mu.Unlock()
+	for _, l := range listeners {
+		_ = l.Close()
+	}
 }
 
 // Device is the NIC.
 func (m *Manager) Device() *verbs.Device { return m.dev }
 
-// Close closes all connections, streams and listeners, and the manager. To close it again does nothing.
-func (m *Manager) Close() error {
+// Close closes all connections, streams and listeners, and the manager. It waits until streams have delivered what was written, for up
+// to 5 seconds. To close it again does nothing but wait for that.
+func (m *Manager) Close() (err error) {
+	m.once.Do(func() { err = m.close() })
+	return err
+}
+
+func (m *Manager) close() error {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return nil
-	}
 	m.closed = true
 	var all []closer
 	for c := range m.open {
 		all = append(all, c)
 	}
 	m.mu.Unlock()
+	m.noHook()
 	for _, c := range all {
 		_ = c.Close()
 	}
@@ -117,8 +144,11 @@ func (m *Manager) dispatch() {
 func (m *Manager) register(id *cma.ID, o owner, c closer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.closed {
+	switch {
+	case m.closed:
 		return ErrClosed
+	case m.gone:
+		return fmt.Errorf("NIC: %w", verbs.ErrClosed)
 	}
 	m.owners[id] = o
 	if c != nil {

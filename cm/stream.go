@@ -331,7 +331,7 @@ func (s *Stream) received(w *verbs.WC) {
 	}
 	s.heard = true
 	data, back := w.Imm&immData != 0, int(w.Imm&immCredits)
-	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || data && (s.eof || len(s.ready) >= streamCredits) {
+	if !w.HasImm || w.Imm>>18 != 0 || !data && w.ByteLen != 0 || s.credits+back > s.window || data && (s.eof || len(s.ready)+s.owed >= streamCredits) {
 		s.over(fmt.Errorf("the peer does not keep to the protocol of streams: %w", syscall.EPROTO))
 		return
 	}

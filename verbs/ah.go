@@ -1,6 +1,11 @@
 package verbs
 
-import "rnic/internal/device"
+import (
+	"fmt"
+	"math"
+
+	"rnic/internal/device"
+)
 
 // AH is an address handle: where a UD message goes.
 type AH struct {
@@ -22,6 +27,9 @@ func (p *PD) CreateAH(a AHAttr) (*AH, error) {
 
 // AHTo is CreateAH for a peer's GID, from the own address of index gidIndex.
 func (p *PD) AHTo(peer GID, gidIndex int) (*AH, error) {
+	if gidIndex < 0 || gidIndex > math.MaxUint8 {
+		return nil, fmt.Errorf("create address handle: no GID at index %d: %w", gidIndex, ErrInvalid)
+	}
 	return p.CreateAH(AHAttr{DGID: peer, SGIDIndex: uint8(gidIndex), HopLimit: 64, IsGlobal: true, Port: 1})
 }
 

@@ -22,6 +22,14 @@ func (l *lifetime) use(op string) error {
 	return nil
 }
 
+// told is the error of a command. What has been destroyed since use has looked is ErrClosed too.
+func (l *lifetime) told(op string, err error) error {
+	if errors.Is(err, nic.ENOENT) {
+		return fmt.Errorf("%s: %w", op, ErrClosed)
+	}
+	return err
+}
+
 // close destroys the object. To close what is closed already, by itself or with its context, is no
 // error. first says that this call was the one.
 func (l *lifetime) close(destroy func() error) (first bool, err error) {

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"math"
 
 	"rnic/internal/nic"
 	"rnic/internal/roce"
@@ -43,6 +44,21 @@ func pick(v, def int) uint8 {
 	return uint8(v)
 }
 
+// check refuses what does not fit into the fields of attributes; what fits but may not be, Modify refuses.
+func (o *ConnectOptions) check() error {
+	for _, f := range []struct {
+		what  string
+		v     int
+		least int
+	}{{"GID index", o.GIDIndex, 0}, {"timeout", o.Timeout, -1}, {"retry count", o.RetryCount, -1}, {"RNR retry count", o.RNRRetry, -1},
+		{"RNR timer", o.RNRTimer, -1}, {"number of RDMA READs and atomics", o.RDAtomic, -1}, {"hop limit", o.HopLimit, 0}} {
+		if f.v < f.least || f.v > math.MaxUint8 {
+			return fmt.Errorf("a %s of %d: %w", f.what, f.v, ErrInvalid)
+		}
+	}
+	return nil
+}
+
 // Init takes the queue pair from RESET to INIT: receives may be posted.
 func (q *QP) Init(access Access) error {
 	a := &Attr{State: nic.Init, Port: 1, AccessFlags: access}
@@ -54,6 +70,9 @@ func (q *QP) Init(access Access) error {
 func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	if q.typ == UD {
 		return fmt.Errorf("connect QP %#x: it is of type UD, which has no connection: %w", q.Num(), ErrInvalid)
+	}
+	if err := o.check(); err != nil {
+		return fmt.Errorf("connect QP %#x: %w", q.Num(), err)
 	}
 	if o.Access == 0 {
 		o.Access = AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic
@@ -74,7 +93,7 @@ func (q *QP) Connect(peer Endpoint, o ConnectOptions) error {
 	}
 	if q.selective && peer.Selective {
 		if err := q.qp.SetSelective(true); err != nil {
-			return err
+			return q.told("connect queue pair", err)
 		}
 	}
 	rtr := &Attr{State: nic.RTR, PathMTU: code, DestQPN: peer.QPN, RQPSN: peer.PSN, MaxDestRDAtomic: pick(o.RDAtomic, 16),

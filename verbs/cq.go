@@ -60,6 +60,8 @@ type CQ struct {
 	notify  chan struct{} // holds one token after a completion event
 	waiters atomic.Int32
 	done    chan struct{} // closed with the completion queue
+	overrun chan struct{} // closed when it has overflowed
+	once    sync.Once     // of that
 
 	mu   sync.Mutex
 	ring *ring.Queue
@@ -79,7 +81,7 @@ func (c *Context) CreateCQOnVector(entries, vector int) (*CQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create completion queue: %v: %w", err, ErrInvalid)
 	}
-	q := &CQ{lifetime: lifetime{ctx: c}, notify: make(chan struct{}, 1), done: make(chan struct{}), ring: own}
+	q := &CQ{lifetime: lifetime{ctx: c}, notify: make(chan struct{}, 1), done: make(chan struct{}), overrun: make(chan struct{}), ring: own}
 	if q.cq, err = c.ctx.CreateCQ(device.CQInit{Ring: nicSide, Vector: vector, Cookie: q}); err != nil {
 		return nil, err
 	}
@@ -109,7 +111,18 @@ func (q *CQ) Close() error {
 	return err
 }
 
-// Poll takes up to len(wc) completions, oldest first. It never blocks; 0 means none.
+// dead is ErrOverrun if the queue has overflowed.
+func (q *CQ) dead(op string) error {
+	select {
+	case <-q.overrun:
+		return fmt.Errorf("%s: %w", op, ErrOverrun)
+	default:
+		return nil
+	}
+}
+
+// Poll takes up to len(wc) completions, oldest first. It never blocks; 0 means none. ErrOverrun: the queue has overflowed, and what
+// had found room has been taken.
 func (q *CQ) Poll(wc []WC) (int, error) {
 	if err := q.use("poll completion queue"); err != nil {
 		return 0, err
@@ -117,6 +130,11 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 	n := q.take(wc)
 	if n == 0 && q.cq.Progress() {
 		n = q.take(wc)
+	}
+	if n == 0 && len(wc) > 0 {
+		if err := q.dead("poll completion queue"); err != nil && !q.pending() {
+			return 0, err
+		}
 	}
 	return n, nil
 }
@@ -143,7 +161,7 @@ func (q *CQ) pending() bool {
 	return q.ring.Pending() > 0
 }
 
-// Wait returns when the completion queue holds a completion, with ctx's error, or with ErrClosed. It
+// Wait returns when the completion queue holds a completion, with ctx's error, or with ErrClosed or ErrOverrun. It
 // sleeps; a program that wants the least latency polls instead.
 func (q *CQ) Wait(ctx context.Context) error { return q.wait(ctx, false) }
 
@@ -178,6 +196,11 @@ func (q *CQ) wait(ctx context.Context, solicited bool) error {
 		case <-q.notify:
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-q.overrun:
+			if q.pending() {
+				return nil
+			}
+			return q.dead("wait for completions")
 		case <-q.done:
 			return q.use("wait for completions")
 		case <-q.ctx.done:
@@ -187,8 +210,11 @@ func (q *CQ) wait(ctx context.Context, solicited bool) error {
 	return nil
 }
 
-// Next polls and, while nothing is there, waits.
+// Next polls and, while nothing is there, waits. ErrInvalid: wc has no room.
 func (q *CQ) Next(ctx context.Context, wc []WC) (int, error) {
+	if len(wc) == 0 {
+		return 0, fmt.Errorf("next completion: no room for one: %w", ErrInvalid)
+	}
 	for {
 		if n, err := q.Poll(wc); n > 0 || err != nil {
 			return n, err
@@ -204,4 +230,9 @@ func (q *CQ) wake() {
 	case q.notify <- struct{}{}:
 	default:
 	}
+}
+
+// overflowed ends those who wait. It may be told more than once.
+func (q *CQ) overflowed() {
+	q.once.Do(func() { close(q.overrun) })
 }

@@ -31,7 +31,7 @@ func (q *CQ) Resize(entries int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := q.cq.Resize(nicSide); err != nil {
-		return err
+		return q.told("resize completion queue", err)
 	}
 	q.ring = own
 	return nil
@@ -49,7 +49,7 @@ func (q *CQ) Moderate(count int, period time.Duration) error {
 	if count < 0 || count > math.MaxUint16 || period < 0 || micros > math.MaxUint16 {
 		return fmt.Errorf("moderate completion queue: %d completions, %v: 65535 and 65.535ms are the most: %w", count, period, ErrInvalid)
 	}
-	return q.cq.Moderate(uint16(count), uint16(micros))
+	return q.told("moderate completion queue", q.cq.Moderate(uint16(count), uint16(micros)))
 }
 
 // Moderation is what Moderate has set.

@@ -19,8 +19,8 @@ type DeviceConfig struct {
 	Addrs     []netip.Addr // use these addresses only
 	MTU       int          // path MTU in bytes: 256, 512, 1024, 2048 or 4096. Default: what the interfaces carry
 	Seed      uint64       // for keys and queue pair numbers; 0: random
-	Local     bool         // no sockets: only queue pairs of this NIC reach each other
-	Units     int          // processing units, each with a thread and sockets of its own. Default 1
+	Local     bool         // no sockets: only queue pairs of this NIC reach each other; Interface and Addrs count for nothing
+	Units     int          // processing units, each with a thread and sockets of its own. Default 1; 64 at most
 
 	Congestion Congestion  // how RC queue pairs react to congestion. Default CongestionWindow
 	DCQCN      DCQCNPolicy // of CongestionDCQCN; zero fields mean the published values
@@ -46,6 +46,8 @@ type DCQCNPolicy = nic.DCQCNPolicy
 type Device struct {
 	dev *device.Device
 
+	once sync.Once // of Close
+
 	mu       sync.Mutex
 	closed   bool
 	contexts map[*Context]struct{}
@@ -54,6 +56,12 @@ type Device struct {
 // NewDevice makes a NIC and starts it. ErrInvalid: what cfg asks for cannot be. The system's error: UDP port 4791 of an
 // address is taken.
 func NewDevice(cfg DeviceConfig) (*Device, error) {
+	switch {
+	case cfg.Units < 0 || cfg.Units > nic.MaxUnits:
+		return nil, fmt.Errorf("make NIC: %d processing units: %d are possible: %w", cfg.Units, nic.MaxUnits, ErrInvalid)
+	case cfg.Congestion != CongestionWindow && cfg.Congestion != CongestionDCQCN:
+		return nil, fmt.Errorf("make NIC: no policy of congestion has number %d: %w", cfg.Congestion, ErrInvalid)
+	}
 	return newDevice(device.Config{Name: cfg.Name, Interface: cfg.Interface, Addrs: cfg.Addrs, MTU: cfg.MTU,
 		Seed: cfg.Seed, Local: cfg.Local, Units: cfg.Units, Policy: nic.Policy{Congestion: cfg.Congestion, DCQCN: cfg.DCQCN}, Report: cfg.Report})
 }
@@ -74,8 +82,14 @@ func Wrap(d *device.Device) *Device {
 	return &Device{dev: d, contexts: map[*Context]struct{}{}}
 }
 
-// Close closes everything on the NIC and stops it. To close it again does nothing.
-func (d *Device) Close() error {
+// Close closes everything on the NIC and stops it: when it returns, its addresses are free. To close it again does nothing but wait for
+// that.
+func (d *Device) Close() (err error) {
+	d.once.Do(func() { err = d.close() })
+	return err
+}
+
+func (d *Device) close() error {
 	d.mu.Lock()
 	d.closed = true
 	open := slices.Collect(maps.Keys(d.contexts))
@@ -173,7 +187,8 @@ func (d *Device) Open() *Context {
 	return c
 }
 
-// Events are the asynchronous events of the context's objects, and of the port. The channel is closed with the context.
+// Events are the asynchronous events of the context's objects, and of the port. The channel is closed with the context. It holds 256; further ones
+// are dropped until they are read.
 func (c *Context) Events() <-chan Event { return c.events }
 
 // Device is the device that c is open on.
@@ -243,6 +258,9 @@ func (s sink) Async(e device.AsyncEvent) {
 	}
 	if e.CQ != nil {
 		ev.CQ, _ = e.CQ.Cookie.(*CQ)
+	}
+	if e.Type == EventCQError && ev.CQ != nil {
+		ev.CQ.overflowed()
 	}
 	if e.SRQ != nil {
 		ev.SRQ, _ = e.SRQ.Cookie.(*SRQ)

@@ -18,6 +18,6 @@
 //	n, err := cq.Poll(wc)
 //
 // Errors of commands wrap ErrInvalid, ErrNoMemory, ErrBusy, ErrNotSupported, ErrFault or ErrClosed
-// (errors.Is); errors of completions, see WC.Err, wrap the Status. Closing an object twice is no error. All methods may be called from several
+// (errors.Is), those of completion queues also ErrOverrun, those of posting ErrQueueFull; errors of completions, see WC.Err, wrap the Status. Closing an object twice is no error. All methods may be called from several
 // goroutines at once.
 package verbs

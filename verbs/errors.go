@@ -20,7 +20,11 @@ const (
 // ErrQueueFull says that a send or receive queue has no room: poll completions first.
 var ErrQueueFull = errors.New("verbs: the queue is full")
 
-// ErrClosed says that the object, or what it belongs to, has been closed.
+// ErrOverrun says that a completion queue had no room for a completion, and is dead: nothing completes there any more, and its queue
+// pairs are in the error state (EventCQError, EventQPFatal). A larger one is needed, or fewer work requests under way.
+var ErrOverrun = errors.New("verbs: the completion queue has overflowed")
+
+// ErrClosed says that the object, or what it belongs to, has been closed. It is net.ErrClosed too.
 var ErrClosed = device.ErrClosed
 
 // Status is the status of a completion (enum ibv_wc_status). A Status other than StatusSuccess is an error.

@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 
@@ -139,9 +140,11 @@ type SGE struct {
 	LKey   uint32
 }
 
-// SGE is the entry of length bytes of the region from byte off.
+// SGE is the entry of length bytes of the region from byte off. Whether that is within the region, and within the longest message, is checked
+// when the entry is used.
 func (m *MR) SGE(off, length int) SGE {
-	return SGE{m.base + uint64(off), uint32(length), m.mr.LKey()}
+	// More than the field holds, or less than nothing, stays longer than any message.
+	return SGE{m.base + uint64(off), uint32(min(uint64(length), math.MaxUint32)), m.mr.LKey()}
 }
 
 // Slice is a list of the one entry SGE(off, length).

@@ -23,7 +23,7 @@ func (q *QP) AttachMulticast(group GID) error {
 	if err := q.use("attach to multicast group"); err != nil {
 		return err
 	}
-	return q.qp.AttachMulticast(group)
+	return q.told("attach to multicast group", q.qp.AttachMulticast(group))
 }
 
 // DetachMulticast ends a membership (ibv_detach_mcast; vol. 1, 11.3.2). A queue pair can be closed only when it has none:
@@ -32,5 +32,5 @@ func (q *QP) DetachMulticast(group GID) error {
 	if err := q.use("detach from multicast group"); err != nil {
 		return err
 	}
-	return q.qp.DetachMulticast(group)
+	return q.told("detach from multicast group", q.qp.DetachMulticast(group))
 }

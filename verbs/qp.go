@@ -2,6 +2,7 @@ package verbs
 
 import (
 	"fmt"
+	"math"
 	"sync"
 
 	"rnic/internal/device"
@@ -66,7 +67,7 @@ func (c *QPConfig) caps() nic.Cap {
 		if v == 0 {
 			v = d
 		}
-		return uint32(max(v, 0))
+		return uint32(min(uint64(max(v, 0)), math.MaxUint32)) // beyond every limit, as it was
 	}
 	return nic.Cap{MaxSendWR: def(c.MaxSend, 128), MaxRecvWR: def(c.MaxRecv, 128), MaxSendSGE: def(c.MaxSendSGE, 1),
 		MaxRecvSGE: def(c.MaxRecvSGE, 1), MaxInline: def(c.MaxInline, 0)}
@@ -207,7 +208,7 @@ func (q *QP) Modify(a *Attr, mask AttrMask) error {
 	if err := q.use("modify queue pair"); err != nil {
 		return err
 	}
-	return q.qp.Modify(a, mask)
+	return q.told("modify queue pair", q.qp.Modify(a, mask))
 }
 
 // QPInfo is what a queue pair was created with: the capabilities that it was granted, without receives if it

@@ -55,13 +55,20 @@ func (m *MR) Rereg(c Rereg) error {
 	}
 	if err := m.rereg(flags, pd, r); err != nil {
 		pinner.Unpin()
-		return err
+		return m.told("reregister memory", err)
 	}
 	if c.Memory == nil {
 		return nil
 	}
+	m.ctx.mu.Lock()
+	if m.ctx.isClosed() { // which has released what the region was of before, and will not look again
+		m.ctx.mu.Unlock()
+		pinner.Unpin()
+		return fmt.Errorf("reregister memory: %w", ErrClosed)
+	}
 	old := MR{buf: m.buf, pinner: m.pinner, free: m.free}
 	m.buf, m.base, m.pinner, m.free = c.Memory, base, pinner, nil
+	m.ctx.mu.Unlock()
 	old.release()
 	return nil
 }

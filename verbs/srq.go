@@ -114,7 +114,7 @@ func (s *SRQ) Arm(limit int) error {
 		return fmt.Errorf("arm shared receive queue: a limit of %d receives: %w", limit, ErrInvalid)
 	}
 	l := uint32(limit)
-	return s.srq.Modify(&l, nil)
+	return s.told("arm shared receive queue", s.srq.Modify(&l, nil))
 }
 
 // Resize makes room for at least entries receives (ibv_modify_srq with IBV_SRQ_MAX_WR). What is posted
@@ -133,7 +133,7 @@ func (s *SRQ) Resize(entries int) error {
 		return fmt.Errorf("resize shared receive queue: %v: %w", err, ErrInvalid)
 	}
 	if err := s.srq.Modify(nil, nicRQ); err != nil {
-		return err
+		return s.told("resize shared receive queue", err)
 	}
 	rq.SetPosition(rq.Produced())
 	s.rq = rq

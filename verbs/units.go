@@ -10,5 +10,5 @@ func (q *QP) MoveTo(unit int) error {
 	if err := q.use("move queue pair"); err != nil {
 		return err
 	}
-	return q.qp.MoveTo(unit)
+	return q.told("move queue pair", q.qp.MoveTo(unit))
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -44,9 +45,9 @@ func main() {
 	}
 	parser := kong.Must(&cli, kong.Name("rnic"), kong.Description("An RDMA NIC in software, with its driver."),
 		kong.Vars{"version": "rnic " + Version}, kong.UsageOnError(), kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
-	k, err := parser.Parse(os.Args[1:])
+	k, err := parser.Parse(arguments(os.Args[1:]))
 	if err != nil {
-		fail(exitUsage, err)
+		fail(exitUsage, withHelp(err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -62,6 +63,26 @@ func main() {
 		}
 		fail(code, err)
 	}
+}
+
+// arguments lets rnic help CMD be rnic CMD --help.
+func arguments(args []string) []string {
+	if len(args) > 0 && args[0] == "help" {
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
+}
+
+// withHelp says in an error of the command line where to look.
+func withHelp(err error) error {
+	command := "rnic"
+	var wrong *kong.ParseError
+	if errors.As(err, &wrong) && wrong.Context != nil {
+		if n := wrong.Context.Selected(); n != nil {
+			command += " " + n.Path()
+		}
+	}
+	return fmt.Errorf("%w (%s --help)", err, command)
 }
 
 // fail prints one line and ends.

@@ -152,6 +152,16 @@ func (c *PerfCmd) conflict() error {
 		return errors.New("-a and -s exclude each other")
 	case c.Depth > 1 && strings.HasSuffix(c.Operation, "-lat"):
 		return fmt.Errorf("-t %d goes with -bw: %s has one message in flight", c.Depth, c.Operation)
+	case c.Port < 1:
+		return fmt.Errorf("port %d: 1 to 65535 are possible", c.Port)
+	case c.Units < 1:
+		return fmt.Errorf("%d units: 1 at least is needed", c.Units)
+	case c.Inline < -1:
+		return fmt.Errorf("inline %d: 0 to 512 bytes are possible", c.Inline)
+	case c.GIDIndex < -1:
+		return fmt.Errorf("GID index %d: they begin with 0", c.GIDIndex)
+	case c.Members != 1 && !c.Multicast.IsValid():
+		return fmt.Errorf("-g %d goes with --multicast", c.Members)
 	case c.PostList < 1:
 		return fmt.Errorf("%d work requests in one call: 1 to 8192 are possible", c.PostList)
 	case c.PostList > 1 && (strings.HasSuffix(c.Operation, "-lat") || c.Rate != "" || c.Multicast.IsValid()):

@@ -211,6 +211,38 @@ func TestPerfServerOfAnotherOperation(t *testing.T) {
 	}
 }
 
+// What the server fails of, the client says, at once and not when it has waited for messages in vain; and a server whose client goes while it
+// waits for its connections ends.
+func TestPerfOneSideFails(t *testing.T) {
+	for _, op := range []string{"write-lat", "send-lat"} {
+		port := freePort(t)
+		server := start(t, "perf", op, "--addr", address(1), "-p", port, "--fault", "nak=100%:remote-access,skip=100")
+		waitListening(t, port)
+		p := run(t, 1, "perf", op, address(1), "--addr", address(2), "-p", port, "-D", "1h")
+		if c := server.end(t); c != 1 {
+			t.Errorf("%s: server: exit code %d", op, c)
+		}
+		if e := p.errOut.String(); !strings.Contains(e, "remote access error") || strings.Count(e, "\n") != 1 {
+			t.Errorf("%s: the client says %q", op, e)
+		}
+	}
+	port := freePort(t)
+	server := start(t, "perf", "write-bw", "--addr", address(1), "-p", port)
+	waitListening(t, port)
+	c, err := net.Dial("tcp", net.JoinHostPort(address(1), port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(c, `{"version":4,"operation":"write-bw","transport":"RC","size":64,"queue_pairs":1,"depth":1,"cm":true}`)
+	if _, err := c.Read(make([]byte, 1)); err != nil { // the answer: it listens
+		t.Error(err)
+	}
+	c.Close()
+	if c := server.end(t); c != 1 || !strings.Contains(server.errOut.String(), "the client is gone") {
+		t.Errorf("server without client: exit code %d, %q", c, &server.errOut)
+	}
+}
+
 func TestPerfWithoutServer(t *testing.T) {
 	p := run(t, 1, "perf", "write-bw", address(1), "--addr", address(2), "-p", freePort(t))
 	if e := p.errOut.String(); !strings.Contains(e, "is `rnic perf write-bw` running there?") || strings.Count(e, "\n") != 1 {
@@ -288,6 +320,14 @@ func TestPerfCapture(t *testing.T) {
 	}
 }
 
+// A capture that could not be written is a failure, although the figures are good.
+func TestPerfCaptureFails(t *testing.T) {
+	p := run(t, 1, loopback("write-bw", "-n", "20", "--capture", "/dev/full")...)
+	if e := p.errOut.String(); !strings.Contains(e, "no space left") || strings.Count(e, "\n") != 1 || p.out.Len() == 0 {
+		t.Errorf("stdout %q\nstderr %q", &p.out, &p.errOut)
+	}
+}
+
 // One clear line, and exit code 2.
 func TestPerfBadArguments(t *testing.T) {
 	for _, args := range [][]string{
@@ -303,6 +343,11 @@ func TestPerfBadArguments(t *testing.T) {
 		{"write-bw", "--loopback", "-D", "-1s"},
 		{"write-bw", "--loopback", "-D", "1s", "-n", "5"},
 		{"write-bw", "--loopback", "-n", "0"},
+		{"write-bw", "-p", "0"},
+		{"write-bw", "--loopback", "--units", "0"},
+		{"write-bw", "--loopback", "--inline=-5"},
+		{"write-bw", "--loopback", "--gid-index=-5"},
+		{"write-bw", "--loopback", "-g", "0"},
 		{"write-bw", "--loopback", "-t", "0"},
 		{"write-bw", "--loopback", "-a", "-s", "8"},
 		{"write-bw", "--loopback", "-4", "-6"},

@@ -38,7 +38,7 @@ type RunCmd struct {
 	FilesOnly  bool     `hidden:"" help:"Where this run joins another's NIC: let that reach the programs' memory by passed files, whatever its rights are."`
 	NoIoctl    bool     `hidden:"" help:"Refuse the ioctl of current libraries, so that they send commands as old ones do."`
 
-	Command []string `arg:"" passthrough:"" help:"The program and its arguments."`
+	Command []string `arg:"" optional:"" passthrough:"" help:"The program and its arguments."`
 }
 
 // runConfig is what the supervisor gets of the options.
@@ -71,6 +71,22 @@ func (e *runError) Unwrap() error { return e.err }
 
 // ExitCode is the exit code of the process.
 func (e *runError) ExitCode() int { return e.code }
+
+// Help is printed by rnic run --help.
+func (*RunCmd) Help() string {
+	return `The program, and whatever it starts, finds an RDMA device, without hardware, kernel module or root. A second run of the same user joins the NIC of the first.
+
+Examples:
+
+    rnic run -- ibv_devinfo -v
+    rnic run -- ib_write_bw                           in one terminal
+    rnic run -- ib_write_bw 127.0.0.1                 in another
+    rnic run --fault drop=1%,seed=7 -- ./my-test      with losses, the same each time
+    rnic run -v -- ./my-program                       each verbs command and its answer
+    rnic run -- bash                                  a shell in which every program has the device
+
+The exit code is the program's; 128 and the number of a signal that ended it; 127 if it was not found, 126 if it cannot be executed, 125 if the NIC could not be made (rnic doctor looks for the reason), 121 if a scenario was not met, 2 for a bad option.`
+}
 
 // Run starts the program under the NIC and ends with its exit code.
 func (r *RunCmd) Run(context.Context) error {
@@ -108,7 +124,7 @@ func (r *RunCmd) command() []string {
 func (r *RunCmd) config() (*runConfig, error) {
 	c := &runConfig{Verbose: r.Verbose, Trace: r.Trace, Profile: r.Profile, NoIoctl: r.NoIoctl, FilesOnly: r.FilesOnly, Pedantic: r.Pedantic, JSON: r.JSON, Command: r.command()}
 	if len(r.command()) == 0 {
-		return nil, errors.New("run: no program given")
+		return nil, errors.New("run: no program given, as in rnic run -- ibv_devinfo (rnic run --help)")
 	}
 	if strings.HasPrefix(r.Command[0], "-") && r.Command[0] != "--" {
 		return nil, fmt.Errorf("run: unknown option %s", r.Command[0])

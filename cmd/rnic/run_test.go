@@ -38,6 +38,23 @@ func TestRunBadArguments(t *testing.T) {
 	}
 }
 
+// Whoever types something wrong is told which help to read, and finds it.
+func TestHelpIsNamed(t *testing.T) {
+	for args, want := range map[string]string{
+		"": "(rnic --help)", "nosuch": "(rnic --help)", "doctor x": "(rnic doctor --help)", "fault add": "(rnic fault add --help)", "run": "(rnic run --help)",
+	} {
+		p := run(t, 2, strings.Fields(args)...)
+		if e := p.errOut.String(); !strings.HasSuffix(e, want+"\n") || strings.Count(e, "\n") != 1 {
+			t.Errorf("rnic %s: %q, want %s", args, e, want)
+		}
+	}
+	for _, args := range []string{"help run", "run --help"} {
+		if out := run(t, 0, strings.Fields(args)...).out.String(); !strings.Contains(out, "rnic run -- ib_write_bw 127.0.0.1") || !strings.Contains(out, "The exit code") {
+			t.Errorf("rnic %s:\n%s", args, out)
+		}
+	}
+}
+
 // What is missing of a capture is told.
 func TestRunCaptureOnAFullDisk(t *testing.T) {
 	p := run(t, 0, "run", "--addr", address(3), "--capture", "/dev/full", "--", "true")

@@ -98,7 +98,17 @@ type Sink func(Event)
 
 // Errors of commands wrap a syscall.Errno, as the kernel answers.
 func refuse(errno syscall.Errno, op string, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", op, fmt.Sprintf(format, args...), errno)
+	return fmt.Errorf("%s: %s: %w", op, fmt.Sprintf(format, args...), number{errno})
+}
+
+// number is a syscall.Errno that is the error of package verbs with the same number too: Go programs ask for those.
+type number struct{ syscall.Errno }
+
+func (n number) Unwrap() error { return n.Errno }
+
+func (n number) Is(target error) bool {
+	e, ok := target.(nic.Errno)
+	return ok && map[syscall.Errno]nic.Errno{syscall.EINVAL: nic.EINVAL, syscall.ENOMEM: nic.ENOMEM}[n.Errno] == e
 }
 
 // Errno is the number in an error of this package: EINVAL if there is none.

@@ -66,10 +66,11 @@ func (m *Manager) open(dev *device.Device) (p *port, err error) {
 	cfg := ibcm.Config{NodeGUID: dev.NodeGUID(), EarlyWait: int64(earlyWait)}
 	_, _ = crand.Read(cfg.Seed[:]) // cannot fail
 	p.cm = ibcm.New(cfg)
-	p.ctx = verbs.Wrap(dev).Open()
+	own := verbs.Wrap(dev).Open()
+	p.ctx = own
 	defer func() {
 		if err != nil {
-			p.ctx.Close()
+			own.Close() // p is nil by now
 			err = fmt.Errorf("connection manager of NIC %s: %w", dev.Name(), err)
 		}
 	}()

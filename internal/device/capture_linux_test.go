@@ -13,26 +13,14 @@ import (
 	"rnic/internal/fault"
 	"rnic/internal/link/capture"
 	"rnic/internal/roce"
+	"rnic/test/rig"
 )
 
 // captured is what a capture holds, a line for each packet.
 func captured(t *testing.T, b []byte) (lines []string) {
 	t.Helper()
-	r, err := explain.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d explain.Dissected
-	for {
-		f, err := r.Next()
-		if err != nil {
-			return lines
-		}
-		explain.Dissect(&f, &d)
-		for i := range d.Packets {
-			lines = append(lines, d.Packets[i].Line())
-		}
-	}
+	rig.Captured(t, b, func(p *explain.Packet) { lines = append(lines, p.Line()) })
+	return lines
 }
 
 func count(lines []string, texts ...string) (n int) {

@@ -2,9 +2,9 @@ package device
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,8 +78,13 @@ func (d *Device) openContexts() []*Context {
 // Device is the device that c is open on.
 func (c *Context) Device() *Device { return c.dev }
 
-// ErrClosed is wrapped, beside nic.EINVAL, by the errors of a context that is closed.
-var ErrClosed = errors.New("closed")
+// ErrClosed is wrapped, beside nic.EINVAL, by the errors of a context that is closed. It is net.ErrClosed too, for programs that ask for that.
+var ErrClosed error = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string        { return "closed" }
+func (closedError) Is(target error) bool { return target == net.ErrClosed }
 
 var errClosed = fmt.Errorf("use context: %w: %w", ErrClosed, nic.EINVAL)
 

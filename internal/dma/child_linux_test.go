@@ -30,13 +30,26 @@ var pageSize = uint64(os.Getpagesize())
 
 func childByte(i uint64) byte { return byte(i*7 + i>>8) }
 
+func init() {
+	if os.Getenv(childEnv) != "" {
+		runtime.LockOSThread() // main stays on the first thread
+	}
+}
+
+// leave is closed when the child's first thread shall end.
+var leave = make(chan struct{})
+
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) != "" {
-		if err := childMain(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, "child:", err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+		go func() {
+			if err := childMain(os.Stdin, os.Stdout); err != nil {
+				fmt.Fprintln(os.Stderr, "child:", err)
+				os.Exit(1)
+			}
+			os.Exit(0)
+		}()
+		<-leave
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0) // the thread alone, as pthread_exit(3)
 	}
 	os.Exit(m.Run())
 }
@@ -72,6 +85,8 @@ func childMain(in io.Reader, out io.Writer) error {
 			if _, _, e := unix.RawSyscall(unix.SYS_MPROTECT, uintptr(addr), uintptr(length), prot); e != 0 {
 				return e
 			}
+		case "leave":
+			close(leave)
 		case "dump":
 			answer = hex.EncodeToString(mem[addr-base : addr-base+length])
 		case "poll":

@@ -1,9 +1,8 @@
 package dma
 
 import (
-	"fmt"
 	"os"
-	"strconv"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -18,7 +17,7 @@ type Files struct{ Mem, Maps *os.File }
 
 // OpenFiles opens the memory of process pid. The error wraps ErrRefused where the kernel does not allow it.
 func OpenFiles(pid int) (Files, error) {
-	dir := "/proc/" + strconv.Itoa(pid)
+	dir := taskDir(pid)
 	mem, err := os.OpenFile(dir+"/mem", os.O_RDWR, 0)
 	if err != nil {
 		return Files{}, (&Process{pid: pid}).refused(err)
@@ -60,12 +59,14 @@ func Reachable(pid int) bool {
 // written all the same.
 func NewProcessFiles(pid int, f Files) *Process {
 	p := NewProcess(pid)
-	p.files, p.mem = f, f.Mem.Fd()
+	p.files.Store(&f)
 	return p
 }
 
 // transferFiles is transfer by the process's memory file: a call for each run of neighbours.
-func (p *Process) transferFiles(segs []hostmem.Segment, write bool) (int, error) {
+func (p *Process) transferFiles(files *Files, segs []hostmem.Segment, write bool) (int, error) {
+	mem := files.Mem.Fd()
+	defer runtime.KeepAlive(files)
 	v := p.scratch.Get().(*vectors)
 	defer func() {
 		clear(v.local)
@@ -75,7 +76,7 @@ func (p *Process) transferFiles(segs []hostmem.Segment, write bool) (int, error)
 		end, want := v.neighbours(segs[done:])
 		got, err := 0, error(nil)
 		if want > 0 {
-			got, err = p.moveFile(v, segs[done].Addr, want, write)
+			got, err = moveFile(mem, v, segs[done].Addr, want, write)
 		}
 		if got == want {
 			done += end
@@ -112,9 +113,9 @@ func (v *vectors) neighbours(segs []hostmem.Segment) (n, bytes int) {
 }
 
 // moveFile moves bytes between the local vectors and the memory at addr. The last word that it writes lands last.
-func (p *Process) moveFile(v *vectors, addr uint64, bytes int, write bool) (int, error) {
+func moveFile(mem uintptr, v *vectors, addr uint64, bytes int, write bool) (int, error) {
 	if !write {
-		return p.fileCall(unix.SYS_PREADV, v.local, addr, bytes)
+		return fileCall(mem, unix.SYS_PREADV, v.local, addr, bytes)
 	}
 	last := &v.local[len(v.local)-1]
 	tail := int((addr + uint64(bytes)) & 7)
@@ -132,21 +133,21 @@ func (p *Process) moveFile(v *vectors, addr uint64, bytes int, write bool) (int,
 	}
 	done := 0
 	if bytes > tail {
-		n, err := p.fileCall(unix.SYS_PWRITEV, head, addr, bytes-tail)
+		n, err := fileCall(mem, unix.SYS_PWRITEV, head, addr, bytes-tail)
 		if n != bytes-tail {
 			return n, err
 		}
 		done = n
 	}
 	v.tail[0] = end
-	n, err := p.fileCall(unix.SYS_PWRITEV, v.tail[:], addr+uint64(done), tail)
+	n, err := fileCall(mem, unix.SYS_PWRITEV, v.tail[:], addr+uint64(done), tail)
 	return done + n, err
 }
 
 // fileCall is one preadv or pwritev of want bytes; less is a fault behind what was moved.
-func (p *Process) fileCall(nr uintptr, local []unix.Iovec, addr uint64, want int) (int, error) {
+func fileCall(mem, nr uintptr, local []unix.Iovec, addr uint64, want int) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(nr, p.mem, uintptr(unsafe.Pointer(&local[0])), uintptr(len(local)), uintptr(addr), 0, 0)
+		n, _, e := unix.RawSyscall6(nr, mem, uintptr(unsafe.Pointer(&local[0])), uintptr(len(local)), uintptr(addr), 0, 0)
 		switch {
 		case e == unix.EINTR:
 			continue
@@ -159,18 +160,4 @@ func (p *Process) fileCall(nr uintptr, local []unix.Iovec, addr uint64, want int
 		}
 		return int(n), nil
 	}
-}
-
-// openMaps is the list of mappings, to be read from its beginning.
-func (p *Process) openMaps() (*os.File, func(), error) {
-	if p.files.Maps == nil {
-		f, err := os.Open(fmt.Sprintf("/proc/%d/maps", p.pid))
-		return f, func() { f.Close() }, err
-	}
-	p.mapsMu.Lock()
-	if _, err := p.files.Maps.Seek(0, 0); err != nil {
-		p.mapsMu.Unlock()
-		return nil, nil, err
-	}
-	return p.files.Maps, p.mapsMu.Unlock, nil
 }

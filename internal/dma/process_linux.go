@@ -31,9 +31,8 @@ type Process struct {
 	words   sync.Pool // *word
 	limit   int       // segments a call
 
-	files  Files      // where it is reached by files: see NewProcessFiles
-	mem    uintptr    // their descriptor of the memory
-	mapsMu sync.Mutex // guards the position of files.Maps
+	files  atomic.Pointer[Files] // where it is reached by files: see NewProcessFiles, and survivor
+	mapsMu sync.Mutex            // guards the position of files.Maps
 }
 
 type word struct {
@@ -84,8 +83,8 @@ func (p *Process) WriteV(segs []hostmem.Segment) (int, error) {
 }
 
 func (p *Process) transfer(call uintptr, segs []hostmem.Segment, write bool) (int, error) {
-	if p.files.Mem != nil {
-		return p.transferFiles(segs, write)
+	if files := p.byFiles(); files != nil {
+		return p.transferFiles(files, segs, write)
 	}
 	v := p.scratch.Get().(*vectors)
 	defer func() {
@@ -118,6 +117,10 @@ func (p *Process) transfer(call uintptr, segs []hostmem.Segment, write bool) (in
 		}
 		want = v.fill(segs[done:done+1], write)
 		if got, err = p.call(call, v); err != nil || got != want {
+			if err == unix.ESRCH && p.survivor() {
+				n, err := p.transferFiles(p.byFiles(), segs[done:], write)
+				return done + n, err
+			}
 			return done, p.explain(err)
 		}
 		done++

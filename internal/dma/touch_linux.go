@@ -13,26 +13,22 @@ func (p *Process) Touch(addr uint64) error {
 		return hostmem.ErrGone
 	}
 	var b [1]byte
-	var err error
-	if p.files.Mem != nil {
-		// ReadAt takes no offset of 2^63 and beyond, where no program has memory.
-		if int64(addr) < 0 {
-			return hostmem.ErrFault
-		}
-		if _, err = p.files.Mem.ReadAt(b[:], int64(addr)); err != nil {
-			return hostmem.ErrFault
-		}
-		return nil
+	if files := p.byFiles(); files != nil {
+		return touchFile(files, addr)
 	}
 	local := unix.Iovec{Base: &b[0]}
 	local.SetLen(len(b))
 	for {
-		_, err = unix.ProcessVMReadv(p.pid, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
+		_, err := unix.ProcessVMReadv(p.pid, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(b)}}, 0)
 		switch err {
 		case nil:
 			return nil
 		case unix.EINTR:
 			continue
+		case unix.ESRCH:
+			if p.survivor() {
+				return touchFile(p.byFiles(), addr)
+			}
 		}
 		return p.explain(err)
 	}

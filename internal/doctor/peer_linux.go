@@ -194,7 +194,14 @@ func Peer(ctx context.Context, host string, o PeerOptions) Report {
 	return NewReport(findings)
 }
 
+// errOneMachine: both ends would want the same address and port.
+var errOneMachine = errors.New("it is this machine, under the same address")
+
 func peerFailure(host string, o PeerOptions, err error) Finding {
+	if errors.Is(err, errOneMachine) {
+		return Finding{"connection", Problem, fmt.Sprintf("%s: %v", host, err), "What is examined is the way between two machines; within one there is none.",
+			[]string{"rnic doctor --listen     # on the other machine, whose name or address belongs behind --peer", "rnic doctor              # for this one"}}
+	}
 	f := Finding{"connection", Problem, err.Error(), "The two ends talk over TCP; nothing was learnt of UDP.",
 		[]string{fmt.Sprintf("rnic doctor --listen     # on %s; TCP port %d must be open, besides UDP port %d", host, o.Control, o.Port)}}
 	if errors.Is(err, syscall.EADDRINUSE) || strings.Contains(err.Error(), "address already in use") {
@@ -216,6 +223,9 @@ func examinePeer(ctx context.Context, host string, o PeerOptions) ([]Finding, er
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	t := newTalk(c)
+	if t.local() == t.remote() {
+		return nil, errOneMachine
+	}
 	var random [8]byte
 	rand.Read(random[:])
 	session := binary.BigEndian.Uint64(random[:])

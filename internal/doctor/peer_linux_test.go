@@ -96,6 +96,18 @@ func TestPeerOnLoopback(t *testing.T) {
 	}
 }
 
+// Who tries it out on one machine is told that it takes two.
+func TestPeerIsThisMachine(t *testing.T) {
+	o := PeerOptions{Port: freePort(t), Control: freePort(t), Addr: client}
+	listen(t, o)
+	r := Peer(t.Context(), client, o)
+	want(t, r, Problem, "connection", "it is this machine")
+	want(t, r, Problem, "connection", "on the other machine")
+	if r.Works || len(r.Findings) != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // A translator forwards TCP and UDP, so that both ends see its address in place of each other's.
 func TestPeerBehindTranslator(t *testing.T) {
 	o := PeerOptions{Port: freePort(t), Control: freePort(t), Addr: server}

@@ -86,12 +86,11 @@ func (u *Unit) check() []string {
 func (u *Unit) askCheckup() {
 	u.checkup.open.Store(true)
 	if u.sleeping.Load() && u.mu.TryLock() {
-		found := u.checkAsleep()
-		after := u.letGo()
-		if found {
+		wake := u.checkAsleep()
+		u.mu.Unlock()
+		if wake {
 			u.kick()
 		}
-		after.do(u.engine, false)
 		return
 	}
 	u.rings.mu.Lock()
@@ -101,12 +100,13 @@ func (u *Unit) askCheckup() {
 	u.kick()
 }
 
-// checkAsleep is doCheckup for who drives nothing, and tells whether something was found. The unit is held.
-func (u *Unit) checkAsleep() (found bool) {
+// checkAsleep is doCheckup for who drives nothing. It tells whether there is something to do for the unit's thread. The unit is held.
+func (u *Unit) checkAsleep() (wake bool) {
 	defer faultsPanic()() // it looks at queues that programs share
 	defer u.rescue()
+	wake = true // of a death too
 	if u.dead {
-		return false
+		return wake
 	}
 	u.doCheckup(Now())
 	return len(u.found) > 0

@@ -256,7 +256,7 @@ func (a *Analyzer) flow(p *Packet) *flow {
 		if len(a.order) >= maxFlows {
 			return nil
 		}
-		f = &flow{key: k, again: a.reused[k], vantage: p.Vantage, first: p.ref(), srcPort: p.SrcPort, pkey: p.BTH.PKey()}
+		f = &flow{key: k, again: a.reused[k], sightings: sightings{vantage: p.Vantage}, first: p.ref(), srcPort: p.SrcPort, pkey: p.BTH.PKey()}
 		a.flows[k] = f
 		a.order = append(a.order, f)
 		a.seen[addrs{k.src, k.dst}] = true
@@ -327,7 +327,7 @@ func (a *Analyzer) answered(f *flow, p *Packet) *flow {
 // withoutRequests takes the answers to requests that are not in the capture.
 func (f *flow) withoutRequests() *flow {
 	if f.absent == nil {
-		f.absent = &flow{key: flowKey{src: f.key.dst, dst: f.key.src, transport: f.key.transport}, first: f.first, vantage: f.vantage}
+		f.absent = &flow{key: flowKey{src: f.key.dst, dst: f.key.src, transport: f.key.transport}, first: f.first, sightings: sightings{vantage: f.vantage}}
 	}
 	return f.absent
 }

@@ -45,6 +45,20 @@ type idents struct {
 	steps, other int // forward by a little, and else
 }
 
+// sightings are where a flow's packets are seen, and which.
+type sightings struct {
+	vantage       Vantage // where they are seen; what is seen elsewhere are copies
+	strange       int     // packets seen elsewhere, in a row, of which no copy was seen here
+	moved         bool    // to another vantage, just now
+	only          print   // of the first packet
+	prints        []print // of the latest packets, from the second one on
+	idents        idents
+	copiedHere    refs
+	answered      bool     // topAnswer is set
+	topAnswer     roce.PSN // the highest of an answer
+	copiedAnswers int      // of which it is not sure
+}
+
 // ident is the IPv4 identification; ok: there is one.
 func (p *Packet) ident() (id uint16, ok bool) {
 	if len(p.ip) < 20 || p.ip[0]>>4 != 4 {
@@ -145,6 +159,9 @@ func (f *flow) copied(p *Packet) bool {
 		if elsewhere {
 			return true
 		}
+		if f.behind(p) { // a copy of what is not remembered any more
+			return true
+		}
 		*s = now
 		if f.strange++; f.strange < strangers {
 			return true
@@ -152,6 +169,9 @@ func (f *flow) copied(p *Packet) bool {
 		f.vantage, f.moved = p.Vantage, true
 	}
 	f.strange = 0
+	if p.Info != nil && !p.Info.Request && (!f.answered || roce.Diff(now.psn, f.topAnswer) > 0) {
+		f.answered, f.topAnswer = true, now.psn
+	}
 	same = same && s.vantage == p.Vantage
 	if same && f.isCopy(p, s) {
 		if p.Info != nil && !p.Info.Request && !f.idents.counting() { // who gets a copy answers it
@@ -167,6 +187,27 @@ func (f *flow) copied(p *Packet) bool {
 	*s = now
 	if hasID && !same {
 		f.idents.note(id)
+	}
+	return false
+}
+
+// behind tells whether a packet seen elsewhere is no news: the flow was seen farther on.
+func (f *flow) behind(p *Packet) bool {
+	switch psn := p.BTH.PSN(); {
+	case f.key.transport == roce.TransportUD || p.Info == nil:
+		return false
+	case p.Info.Request:
+		return f.started && roce.Diff(psn, f.next) < 0
+	default:
+		return f.answered && roce.Diff(psn, f.topAnswer) <= 0
+	}
+}
+
+// responds tells whether an operation has responses, or is one: those are asked for again as soon as a later one comes, without a NAK.
+func responds(k roce.Kind) bool {
+	switch k {
+	case roce.KindReadRequest, roce.KindReadResponse, roce.KindCmpSwap, roce.KindFetchAdd, roce.KindAtomicAck, roce.KindAtomicWrite, roce.KindFlush:
+		return true
 	}
 	return false
 }
@@ -190,11 +231,11 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 		return false
 	case f.held.on && p.BTH.PSN() == f.held.psn.Add(f.held.span): // then that one was not late: all from there on is sent again
 		return false
-	case p.Info != nil && p.Info.Kind == roce.KindReadRequest && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
+	case p.Info != nil && p.Info.Request && responds(p.Info.Kind) && f.peer != nil && f.peer.last.n > before.n: // its response did not suit
 		return false
-	case p.Info != nil && p.Info.Kind == roce.KindReadResponse:
+	case p.Info != nil && !p.Info.Request && responds(p.Info.Kind):
 		return f.last.n == before.n && waited < copyNanos/3 && id == s.id
-	case p.Info != nil && p.Info.Kind == roce.KindReadRequest: // asked for again as soon as something is missing
+	case p.Info != nil && p.Info.Request && responds(p.Info.Kind): // asked for again as soon as something is missing
 		return f.last.n == before.n && f.lastPSN == p.BTH.PSN() && waited < copyNanos/3 && id == s.id
 	case f.rounds.last.n != 0 && f.rounds.last.n == f.lastAt.n && p.BTH.PSN() == f.lastPSN.Add(1): // with those before it
 		return false

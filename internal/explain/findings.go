@@ -309,28 +309,39 @@ func (a *Analyzer) lost(f *flow, add adder) {
 			"Look for drops on the way from the responder.")
 	}
 	if f.readAgain.count > 0 {
-		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs were asked for again though this capture has their responses: PSN %s. The responses were lost behind this point, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
+		add(CodeReadLost, Warning, &f.readAgain, fmt.Sprintf("READs or atomics were asked for again though this capture has responses to them, or to later ones: PSN %s. Responses were lost, overtaken by others, or came too late for the requester's timer.", psns(f.readAgain.psns, f.readAgain.count)),
 			"Look for drops on the way from the responder to the requester, or capture at the requester.")
 	}
 	if f.ackLost.count > 0 {
 		add(CodeAckLost, Warning, &f.ackLost, fmt.Sprintf("Sent again though this capture has the acknowledgement: PSN %s. Acknowledgements were lost behind this point, or came too late for the requester's timer.", psns(f.ackLost.psns, f.ackLost.count)),
 			"Look for drops on the way from the responder to the requester; a local ACK timeout that is shorter than the round trip has the same effect.")
 	}
-	if f.missing > 0 {
-		at := refs{count: f.missing}
-		var list []string
-		for _, g := range f.gaps {
-			at.list = append(at.list, g.at.n)
-			list = append(list, span(g))
-		}
-		severity := Warning
-		text := fmt.Sprintf("%s did not come by this point, though later ones did: PSN %s. They were lost before, or the capture has left them out", plural(f.missing, "packet"), strings.Join(list[:min(8, len(list))], ", "))
-		if f.seqNAKs.count == 0 && f.rounds.count == 0 {
-			severity = Info
-			text += "; since nothing was sent again, the latter is likely"
-		}
-		add(CodeNotCaptured, severity, &at, text+".", "")
+	a.notSeen(f, add)
+}
+
+// notSeen are packets that were not seen, though later ones were.
+func (a *Analyzer) notSeen(f *flow, add adder) {
+	if f.missing <= 0 {
+		return
 	}
+	at := refs{count: f.missing}
+	var list []string
+	wanted := 0
+	for i := range f.gaps {
+		g := &f.gaps[i]
+		at.list = append(at.list, g.at.n)
+		list = append(list, span(*g))
+		if g.nak.n != 0 || len(g.filled) > 0 {
+			wanted++
+		}
+	}
+	severity := Warning
+	text := fmt.Sprintf("%s did not come by this point, though later ones did: PSN %s. They were lost before, or the capture has left them out", plural(f.missing, "packet"), strings.Join(list[:min(8, len(list))], ", "))
+	if wanted == 0 {
+		severity = Info
+		text += "; since nobody asked for them, and they were not sent again, the latter is likely"
+	}
+	add(CodeNotCaptured, severity, &at, text+".", "")
 }
 
 // lostRequests are the packets that NAKs tell of.
@@ -383,6 +394,8 @@ func (l *loss) text() string {
 		s += " (sent before the capture began)"
 	case l.sent.n != 0:
 		s += fmt.Sprintf(" (packet %d, so it was lost behind this point)", l.sent.n)
+	case l.round:
+		s += " (missing among what was sent again, so it was lost before this point)"
 	case l.passed:
 		s += " (it passed this point, so it was lost behind it)"
 	default:

@@ -15,6 +15,9 @@ import (
 // lateNanos is within what time a packet without a telling identification may be late: behind that, it was sent again.
 const lateNanos = 1_000_000
 
+// latePackets is by how many in a row that may be: where more are missing, the capture has left them out.
+const latePackets = 64
+
 // late is a packet that was overtaken.
 type late struct {
 	psn        roce.PSN
@@ -29,7 +32,7 @@ func (f *flow) overtakenBy(p *Packet, g *gap) bool {
 	if id, ok := p.ident(); ok && f.idents.counting() {
 		return int16(id-g.id) < 0
 	}
-	return g.nak.n == 0 && p.Nanos-g.at.nanos < lateNanos
+	return g.nak.n == 0 && p.Nanos-g.at.nanos < lateNanos && roce.Diff(g.to, g.from) <= latePackets
 }
 
 // wasLate notes a packet that was overtaken.

@@ -308,6 +308,35 @@ func TestOtherPlaces(t *testing.T) {
 	}
 }
 
+// Captures of both sides in one file, of which the other's comes in long bursts behind, are the traffic of one.
+func TestBothSidesMerged(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		for round := range roce.PSN(6) {
+			s.writes(100+600*round, 700+600*round)
+			s.ack(699 + 600*round)
+		}
+		var list []Frame
+		place := func(f Frame, n byte) {
+			g := f
+			g.Data = append(append([]byte{8, 0, 0, 0, 0, 0, 0, n}, make([]byte, 12)...), f.Data[14:]...)
+			g.Length = len(g.Data)
+			list = append(list, g)
+		}
+		for at := 0; at < len(s.list); at += 601 { // as one side sent them, then as the other got them
+			for side := byte(1); side <= 2; side++ {
+				for _, f := range s.list[at : at+601] {
+					place(f, side)
+				}
+			}
+		}
+		r := explainBytes(t, pcap(binary.LittleEndian, true, LinkSLL2, list))
+		says(t, r, "", "")
+		if len(r.Findings) != 0 || r.Connections[0].Packets != 3600 {
+			t.Errorf("%s", text(r))
+		}
+	})
+}
+
 // Another connection with the queue pair number of one before is no gap and nothing that was sent again, in either direction of the jump.
 func TestQueuePairNumberUsedAgain(t *testing.T) {
 	for _, next := range []roce.PSN{100 + 1<<21, 100 + 3<<22, roce.PSN(80).Add(-beforeFirst)} {
@@ -479,4 +508,46 @@ func TestSegmentsOfRequests(t *testing.T) {
 	if r.RoCE != 3 || find(r, CodeSegments) == nil || !r.OK() {
 		t.Errorf("%s", text(r))
 	}
+}
+
+// What was lost again when all was sent again was lost where that was not seen, though it was seen before.
+func TestLostAgain(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		s.writes(100, 108)
+		s.ack(107)
+		s.id(1) // 108 is lost
+		s.writes(109, 116)
+		s.nak(108)
+		s.now += 30 * microsecond
+		s.writes(108, 115)
+		s.id(1) // and 115, which had come before
+		s.writes(116, 120)
+		s.nak(115)
+		s.now += 30 * microsecond
+		s.writes(115, 120)
+		s.ack(119)
+		f := find(s.explain(t), CodeLost)
+		if f == nil || f.Count != 2 || !strings.Contains(f.Text, "PSN 115 (missing among what was sent again, so it was lost before this point)") {
+			t.Errorf("%+v", f)
+		}
+		s.id(1)
+		s.writes(121, 124)
+		s.nak(120)
+		if f := find(s.explain(t), CodeLost); f == nil || !strings.Contains(f.Text, "PSN 120 (not in this capture, so it was lost before this point)") {
+			t.Errorf("%+v", f)
+		}
+	})
+}
+
+// What nobody asks for, and nobody sends again, the capture has left out.
+func TestLeftOut(t *testing.T) {
+	both(t, func(t *testing.T, s *story) {
+		s.writes(100, 200)
+		s.list = slices.Delete(s.list, 30, 60)
+		s.ack(199)
+		r := s.explain(t)
+		if f := find(r, CodeNotCaptured); f == nil || !r.OK() || !strings.Contains(f.Text, "30 packets") {
+			t.Errorf("%s", text(r))
+		}
+	})
 }

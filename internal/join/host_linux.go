@@ -24,10 +24,11 @@ type Front interface {
 
 // Host lets other runs in.
 type Host struct {
-	fd      int
-	deaf    chan struct{} // closed when no run is let in any more; nil before Serve
-	version string
-	admit   func(*Run) (Front, error)
+	fd       int
+	deaf     chan struct{} // closed when no run is let in any more; nil before Serve
+	version  string
+	admit    func(*Run) (Front, error)
+	patience time.Duration // with who connects: introductionTime
 
 	mu     sync.Mutex
 	idle   *sync.Cond
@@ -41,7 +42,7 @@ func Listen(key, version string) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{fd: fd, version: version, runs: map[*Run]struct{}{}}
+	h := &Host{fd: fd, version: version, patience: introductionTime, runs: map[*Run]struct{}{}}
 	h.idle = sync.NewCond(&h.mu)
 	return h, nil
 }
@@ -66,6 +67,9 @@ func (h *Host) Serve(admit func(*Run) (Front, error)) {
 		}
 	}()
 }
+
+// introductionTime is how long who connects may take to say who it is: until then it counts as a run, for which the NIC lives.
+const introductionTime = 30 * time.Second
 
 // acceptPause is how long a host that has no descriptor left for a run waits for one.
 const acceptPause = 20 * time.Millisecond
@@ -188,7 +192,7 @@ func (r *Run) introduce() (err error) {
 	if r.pid, err = sameUser(r.calls.fd); err != nil {
 		return err
 	}
-	m, err := r.calls.receive()
+	m, err := r.calls.receiveWithin(r.host.patience)
 	if err != nil {
 		return err
 	}

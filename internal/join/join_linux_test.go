@@ -579,6 +579,31 @@ func TestHostWithoutDescriptors(t *testing.T) {
 	h.Close()
 }
 
+// Who connects and says nothing does not keep the NIC alive.
+func TestSilentGuest(t *testing.T) {
+	key := testKey()
+	h, err := Listen(key, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.patience = 50 * time.Millisecond
+	h.Serve(func(r *Run) (Front, error) { return &front{}, nil })
+	fd, _, err := connect(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(10*time.Second, func() { panic("the host waits for one who says nothing") })
+	for silent := newConn(fd); ; { // until it is hung up on
+		if _, err := silent.receive(); err != nil {
+			silent.close()
+			break
+		}
+	}
+	h.Finish()
+	late.Stop()
+	h.Close()
+}
+
 func TestChangesArrive(t *testing.T) {
 	j := start(t, Request{})
 	if err := j.front.run.AddFile("/sys/class/infiniband/rxe0/ports/1/state", "1: DOWN\n"); err != nil {

@@ -1,12 +1,14 @@
 package join
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -159,6 +161,19 @@ func (c *conn) ask(m message) (message, error) {
 		err = fmt.Errorf("join: answer %q to %q", a.kind, m.kind)
 	}
 	return a, err
+}
+
+// receiveWithin is receive, but ends with errEnded when the time is over.
+func (c *conn) receiveWithin(d time.Duration) (message, error) {
+	limit := func(d time.Duration) error {
+		t := unix.NsecToTimeval(int64(d)) // 0: none
+		return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &t)
+	}
+	if err := limit(d); err != nil {
+		return message{}, err
+	}
+	m, err := c.receive()
+	return m, cmp.Or(err, limit(0))
 }
 
 func rightsOf(b []byte) (fds []int) {

@@ -67,8 +67,9 @@ func (f *iface) add(a *netlink.Addr) {
 		return
 	}
 	const secondary = unix.IFA_F_SECONDARY // the same bit as IFA_F_TEMPORARY of IPv6
-	const unusable = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED
-	f.addrs = append(f.addrs, addr{ip: ip.Unmap(), secondary: a.Flags&secondary != 0, unusable: a.Flags&unusable != 0})
+	const unusable = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED
+	f.addrs = append(f.addrs, addr{ip: ip.Unmap(), secondary: a.Flags&secondary != 0, deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
+		unusable: a.Flags&unusable != 0})
 }
 
 // defaultRoutes returns the best metric of the default routes by interface

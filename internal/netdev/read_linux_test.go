@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"rnic/internal/testnet"
 )
 
 // Every GID of this machine works: a datagram goes from each to each of the
@@ -212,5 +214,44 @@ func TestNoIPv6AndNoIPv4(t *testing.T) {
 	}
 	if got := addrLine(t, Selection{}); got != "fd00:1::9 ::1" {
 		t.Errorf("no IPv4: %s", got)
+	}
+}
+
+// A deprecated address is a GID, behind the others of its IP version: programs and routers have it for addresses of services that nothing is to
+// be sent from unasked (keepalived), and connections outlive the preference for a temporary address.
+func TestDeprecatedAddress(t *testing.T) {
+	ownNetwork(t)
+	lo := linkNamed(t, "lo")
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"fd00::1/128", "fd00::2/128", "10.9.8.1/32"} {
+		a, err := netlink.ParseAddr(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s != "fd00::2/128" {
+			a.ValidLft = 10_000 // and never preferred
+		}
+		if a.IP.To4() == nil {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(lo, a); err != nil {
+			t.Fatal(err)
+		}
+		ip, _ := netip.AddrFromSlice(a.IP)
+		testnet.WaitLocal(t, ip.Unmap())
+	}
+	table, err := Read(Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := addrsOf(table)
+	if want := []string{"127.0.0.1", "10.9.8.1", "::1", "fd00::2", "fd00::1"}; !slices.Equal(got, want) {
+		t.Errorf("addresses %v, want %v", got, want)
+	}
+	checkAll(t, table)
+	if _, err := Read(Selection{Addrs: []netip.Addr{netip.MustParseAddr("fd00::1")}}); err != nil {
+		t.Errorf("a deprecated address that is asked for: %v", err)
 	}
 }

@@ -40,7 +40,8 @@ type Entry struct {
 
 // Table is the GID table, in an order that lasts: the interface of the default
 // route first, others by index, loopback last; on an interface IPv4 before
-// IPv6, and addresses that the system itself prefers before others.
+// IPv6, and addresses that the system itself prefers before others, those that
+// are deprecated last.
 type Table struct {
 	Entries  []Entry
 	NodeGUID uint64 // EUI-64, never 0, the same after a restart
@@ -100,9 +101,10 @@ type iface struct {
 const noDefault = int(^uint(0) >> 1)
 
 type addr struct {
-	ip        netip.Addr
-	secondary bool // IPv4 alias or IPv6 temporary address
-	unusable  bool // tentative, duplicate, deprecated
+	ip         netip.Addr
+	secondary  bool // IPv4 alias or IPv6 temporary address
+	deprecated bool // not preferred any more, or never (a service's address); good for all that is in use or named (RFC 4862, 5.5.4)
+	unusable   bool // tentative or duplicate
 }
 
 // build is Read without the system.
@@ -226,7 +228,7 @@ func (f *iface) usable() (found []candidate) {
 	}
 	addrs := slices.Clone(f.addrs)
 	slices.SortFunc(addrs, func(a, b addr) int {
-		return cmp.Or(boolOrder(a.ip.Is6(), b.ip.Is6()), boolOrder(a.secondary, b.secondary), a.ip.Compare(b.ip))
+		return cmp.Or(boolOrder(a.ip.Is6(), b.ip.Is6()), boolOrder(a.deprecated, b.deprecated), boolOrder(a.secondary, b.secondary), a.ip.Compare(b.ip))
 	})
 	for _, a := range addrs {
 		if !a.unusable && canBeGID(a.ip) {
@@ -265,8 +267,8 @@ func interfaceNames(ifaces []iface) string {
 var pathMTUs = [...]int{4096, 2048, 1024, 512, 256}
 
 // headers is what a packet of one path MTU may have around its payload: IPv6,
-// UDP, BTH, RETH, immediate data, and the ICRC.
-const headers = 40 + 8 + 12 + 16 + 4 + 4
+// UDP, BTH, XRCETH, RETH, immediate data, and the ICRC.
+const headers = 40 + 8 + 12 + 4 + 16 + 4 + 4
 
 // pathMTU returns the largest path MTU that an interface's MTU carries without
 // fragments, 0 if none: 1024 for 1500, 4096 for 9000.

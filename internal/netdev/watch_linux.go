@@ -67,7 +67,25 @@ func (w *Watcher) run(changed func([]Entry)) {
 		if _, err := w.socket.Read(message); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return // closed
 		}
+		w.drain(message)
 	}
+}
+
+// drain drops the messages that wait: one look answers them all. Of a thousand interfaces that come at once each look is long.
+func (w *Watcher) drain(message []byte) {
+	raw, err := w.socket.SyscallConn()
+	if err != nil {
+		return // closed: the next Read says so
+	}
+	_ = raw.Read(func(fd uintptr) bool {
+		for {
+			switch _, err := unix.Read(int(fd), message); err {
+			case nil, unix.EINTR, unix.ENOBUFS:
+			default:
+				return true
+			}
+		}
+	})
 }
 
 // read is the chosen addresses as they are, once those that are new can be used.

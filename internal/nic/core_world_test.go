@@ -377,7 +377,7 @@ func (w *coreWorld) check() {
 		}
 	}
 	for _, h := range w.hosts {
-		w.windows(h)
+		w.consistent(h)
 	}
 	for _, e := range w.ends {
 		e.take(w, e.scv, &e.sends, 0)
@@ -395,16 +395,28 @@ func (w *coreWorld) check() {
 	}
 }
 
-// windows holds that what is in flight to each peer is what its queue pairs have in flight, and no more than the PSNs say.
-func (w *coreWorld) windows(h *coreHost) {
+// consistent holds what is true of a NIC between calls: what is in flight to each peer is what its queue pairs have in flight, which is what they have
+// sent and nobody has acknowledged, and their timers come up in time.
+func (w *coreWorld) consistent(h *coreHost) {
 	for _, n := range h.n.Units() {
 		sum := map[*peer]uint32{}
 		for _, q := range h.n.qps {
-			if r := &q.req; q.nic == n && r.peer != nil {
-				sum[r.peer] += r.window.inFlight
-				if r.nxt == r.una && r.window.inFlight != 0 {
-					w.t.Fatalf("type %d in state %v: nothing is in flight, and %d bytes are", q.typ, q.state, r.window.inFlight)
-				}
+			if q.nic != n {
+				continue
+			}
+			r := &q.req
+			if d := q.deadline(); d != 0 && (q.timer.index == 0 || q.timer.at > d) {
+				w.t.Fatalf("type %d in state %v: it waits until %d, and its timer comes at %d", q.typ, q.state, d, q.timer.at)
+			}
+			if a, b, c := r.acked-r.head, r.cur-r.head, r.tail-r.head; a > b || b > c {
+				w.t.Fatalf("type %d in state %v: acknowledged %d, sending %d, fetched %d", q.typ, q.state, a, b, c)
+			}
+			if r.peer == nil {
+				continue
+			}
+			sum[r.peer] += r.window.inFlight
+			if want := q.unacknowledged(); r.window.inFlight != want && !r.failing && q.reliable() {
+				w.t.Fatalf("type %d in state %v: %d bytes are in flight, %d should be", q.typ, q.state, r.window.inFlight, want)
 			}
 		}
 		for _, p := range n.transport.peers {
@@ -413,6 +425,20 @@ func (w *coreWorld) windows(h *coreHost) {
 			}
 		}
 	}
+}
+
+// unacknowledged is what the queue pair's packets that are not acknowledged count, but for what the peer is known to have.
+func (q *QP) unacknowledged() (bytes uint32) {
+	r := &q.req
+	for pos := r.acked; pos != r.tail; pos++ {
+		w := r.at(pos)
+		for psn := later(w.first, r.una, w.first); psn.Before(w.end()) && psn.Before(r.nxt); psn = psn.Add(1) {
+			if i := uint32(roce.Diff(psn, w.first)); q.sel.landed[psn%span/64]>>(psn%64)&1 == 0 {
+				bytes += q.cost(w, i, i+1)
+			}
+		}
+	}
+	return bytes
 }
 
 // take takes completions that come in the order in which their requests were posted.

@@ -85,7 +85,8 @@ func fillLimits(l Limits) Limits {
 	l.MaxSRQ = orDefault(l.MaxSRQ, d.MaxSRQ, maxNumbers)
 	l.MaxSRQWR = orDefault(l.MaxSRQWR, d.MaxSRQWR, ring.MaxEntries/2-1)
 	l.MaxCQE = orDefault(l.MaxCQE, d.MaxCQE, ring.MaxEntries/2-1)
-	l.MaxMsgSize = orDefault(l.MaxMsgSize, d.MaxMsgSize, 1<<31) // 9.7.7: messages of up to 2^31 bytes
+	// 9.7.7 has messages of up to 2^31 bytes: of the smallest MTU 2^23 packets, which PSNs cannot tell from as many of the past.
+	l.MaxMsgSize = orDefault(l.MaxMsgSize, d.MaxMsgSize, 1<<30)
 	l.MaxRDAtomic = orDefault(l.MaxRDAtomic, d.MaxRDAtomic, 255)
 	l.MaxMulticastGroups = orDefault(l.MaxMulticastGroups, d.MaxMulticastGroups, maxNumbers)
 	l.MaxMulticastMembers = orDefault(l.MaxMulticastMembers, d.MaxMulticastMembers, maxNumbers)

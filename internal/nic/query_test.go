@@ -1,6 +1,10 @@
 package nic
 
-import "testing"
+import (
+	"testing"
+
+	"rnic/internal/roce"
+)
 
 // Vol. 1, 11.2.5.3, with what Linux' rxe answers after creation of the queue pair of ibv_rc_pingpong.
 func TestQueryAfterCreate(t *testing.T) {
@@ -42,5 +46,13 @@ func TestQueryGivesWhatModifySet(t *testing.T) {
 	want = Attr{State: RTS, CurState: RTS, PathMTU: 1, QKey: 0x11111111, SQPSN: 0x654321, Port: 1, Cap: q.cap, AH: global, AltAH: global}
 	if got, _ := q.Query(); got != want {
 		t.Errorf("UD: got %+v, want %+v", got, want)
+	}
+}
+
+// However large messages are to be, the packets of one are fewer than half the PSNs: more would seem to be acknowledged before they are sent.
+func TestLongestMessage(t *testing.T) {
+	l := New(Config{Limits: Limits{MaxMsgSize: 1<<32 - 1}}).Limits()
+	if packets := l.MaxMsgSize / uint32(roce.MTUBytes(1)); packets >= 1<<23 {
+		t.Errorf("%d bytes are %d packets", l.MaxMsgSize, packets)
 	}
 }

@@ -518,3 +518,57 @@ func TestDeregisteredBehindARepeatedRead(t *testing.T) {
 		t.Errorf("state %v", b.q.State())
 	}
 }
+
+// 9.7.5.1: a duplicate is of the latest request with its PSN, not of one that had it when the PSNs went round before.
+func TestDuplicateAtomicAfterAWholeRoundOfPSNs(t *testing.T) {
+	w, a, b := connected(t, Config{}, func(at *Attr) { at.MaxRDAtomic, at.MaxDestRDAtomic = 2, 2 })
+	add := func(id uint64, off int) *ring.SendWQE {
+		r := remote(wr(id, ring.OpFetchAdd, a.sge(off, 8)), b, 0)
+		r.CompareAdd = 1
+		return r
+	}
+	copy(b.bytes(0, 8), make([]byte, 8))
+	a.post(add(1, 0))
+	w.run(second)
+	a.want(t, "1:success")
+	// 2^24 packets later.
+	r, s := &a.q.req, &b.q.resp
+	r.una, r.nxt, r.max, r.end = r.una.Add(-1), r.nxt.Add(-1), r.max.Add(-1), r.end.Add(-1)
+	s.expected, s.committed, s.acked = s.expected.Add(-1), s.committed.Add(-1), s.acked.Add(-1)
+	lost := 0
+	w.drop = func(f frame) bool {
+		if f.op == roce.RCAtomicAck {
+			lost++
+		}
+		return f.op == roce.RCAtomicAck && lost <= 2
+	}
+	a.post(add(2, 8))
+	w.settle()
+	a.post(add(3, 16))
+	w.run(20 * second)
+	a.want(t, "2:success", "3:success")
+	if got := [2]byte{a.bytes(8, 8)[0], a.bytes(16, 8)[0]}; got != [2]byte{1, 2} {
+		t.Errorf("the atomics answer %v, want 1 and 2", got)
+	}
+}
+
+// 9.7.5.2.8: an RNR NAK that comes when the wait that an earlier one asked for is over, but has not been acted upon yet, is waited for as well.
+func TestRNRNAKBehindALateTimer(t *testing.T) {
+	w, a, b := connected(t, Config{}, nil)
+	a.post(wr(1, ring.OpSend, a.sge(0, 100)))
+	w.settle()
+	timer := roce.RNRTimerNanos(defaultAttr().MinRNRTimer)
+	w.now += timer + 1000
+	nak := a.fromPeer(roce.RCAck, 100, 0, func(i *roce.OpInfo, p []byte) {
+		i.AETH(p).Encode(&roce.AETHFields{Syndrome: roce.RNRSyndrome(defaultAttr().MinRNRTimer)})
+	})
+	a.h.inject(a.pathFrom(b), nak)
+	w.run(timer / 2)
+	if n := w.countOp(roce.RCSendOnly); n != 1 {
+		t.Errorf("sent %d times before the time that the second NAK asks for has passed", n)
+	}
+	w.run(timer)
+	if n := w.countOp(roce.RCSendOnly); n != 2 {
+		t.Errorf("sent %d times", n)
+	}
+}

@@ -396,7 +396,7 @@ func (q *QP) receiveSequenceNAK(now int64) {
 // receiveRNR waits for as long as the responder asks, and sends the request again (9.7.5.2.8).
 func (q *QP) receiveRNR(now int64, code uint8) {
 	r := &q.req
-	if r.rnrUntil != 0 && r.rnrPSN == r.una {
+	if r.rnrUntil >= now && r.rnrPSN == r.una {
 		return // a second one for the same
 	}
 	if q.attr.RNRRetry != 7 { // 7: for ever
@@ -417,7 +417,7 @@ func (q *QP) receiveRNR(now int64, code uint8) {
 // before: by what had been sent again already.
 func (q *QP) waitNotReady(now int64, psn roce.PSN, code uint8) {
 	r := &q.req
-	if r.rnrUntil != 0 && r.rnrPSN == psn {
+	if r.rnrUntil >= now && r.rnrPSN == psn {
 		return
 	}
 	if q.nic.planted != PlantedSkippedRNRTimer {

@@ -546,10 +546,10 @@ func (q *QP) save(s savedRequest) {
 	r.savedAt++
 }
 
-// findSaved finds the READ or atomic that PSNs [psn, end) belong to.
+// findSaved finds the READ or atomic that PSNs [psn, end) belong to: the latest, as an earlier one may have had them when the PSNs went round before.
 func (r *responder) findSaved(psn, end roce.PSN, atomic bool) *savedRequest {
-	for i := range r.saved {
-		s := &r.saved[i]
+	for k := range r.saved {
+		s := &r.saved[(r.savedAt+2*len(r.saved)-1-k)%len(r.saved)]
 		if s.atomic == atomic && !psn.Before(s.psn) && psn.Before(s.end) && !end.After(s.end) {
 			return s
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"rnic/verbs"
@@ -271,13 +272,9 @@ func (b *bandwidth) measure(r *Result) error {
 	start := time.Now()
 	var more func(q, posted int) bool
 	if b.o.Duration > 0 {
-		end, looks, on := start.Add(b.o.Duration), 0, true
-		more = func(int, int) bool {
-			if looks++; looks&15 == 0 && on {
-				on = time.Now().Before(end)
-			}
-			return on
-		}
+		var over atomic.Bool // and not the clock, which would have to be looked at before each message
+		defer time.AfterFunc(b.o.Duration, func() { over.Store(true) }).Stop()
+		more = func(int, int) bool { return !over.Load() }
 	} else {
 		more = func(_, posted int) bool { return posted < b.o.Iterations }
 	}

@@ -3,7 +3,6 @@ package perf
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -84,6 +83,7 @@ type both struct {
 	Iterations int           `json:"iterations"`
 	Duration   time.Duration `json:"duration"`
 	Rate       Rate          `json:"rate"`
+	PostList   int           `json:"post_list,omitempty"`
 }
 
 // Words of the client during a measurement.
@@ -92,28 +92,6 @@ const (
 	wordTimed = "timed" // and: its timed part is over
 	wordDone  = "done"  // it has sent everything
 )
-
-// await waits for a word of the client's.
-func (c *conn) await(word string) error {
-	var got string
-	if err := c.dec.Decode(&got); err != nil {
-		return fmt.Errorf("the client is gone: %w", err)
-	}
-	if got != word {
-		return fmt.Errorf("the client says %q where %q is due", got, word)
-	}
-	return nil
-}
-
-// reason is why a measurement failed: what the server has said, if it failed before, or err.
-func (c *conn) reason(err error) error {
-	var r reply
-	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	if c.dec.Decode(&r) == nil && r.Error != "" {
-		return fmt.Errorf("the server says: %s", r.Error)
-	}
-	return err
-}
 
 func (r *reply) tally() tally { return tally{r.Resent, r.Timeouts, r.Errors, r.Lost} }
 

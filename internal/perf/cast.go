@@ -568,7 +568,7 @@ func serveCast(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 func (h *here) converse(c *conn, failed *atomic.Bool) error {
 	for {
 		var word string
-		if err := c.dec.Decode(&word); err != nil {
+		if err := c.decode(&word); err != nil {
 			return fmt.Errorf("the client is gone: %w", err)
 		}
 		switch {

@@ -1,7 +1,7 @@
 package perf
 
 import (
-	"fmt"
+	"context"
 	"net/netip"
 
 	"rnic/cm"
@@ -47,19 +47,9 @@ func (m *managed) close() {
 	}
 }
 
-// address is the own address of the measurement.
-func (m *managed) address() (netip.Addr, error) {
-	for _, g := range m.e.dev.GIDs() {
-		if g.Index == m.e.gid {
-			return g.GID.Addr(), nil
-		}
-	}
-	return netip.Addr{}, fmt.Errorf("the own address at index %d is gone", m.e.gid)
-}
-
 // listen makes the server listen; the answer is for the client.
 func (m *managed) listen() (netip.AddrPort, error) {
-	a, err := m.address()
+	a, err := m.e.ownAddress()
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -92,7 +82,7 @@ func (m *managed) config() cm.Config {
 
 // dial makes the client's connections, one after the other: so queue pairs have the same numbers on both sides.
 func (m *managed) dial(server netip.AddrPort) error {
-	a, err := m.address()
+	a, err := m.e.ownAddress()
 	if err != nil {
 		return err
 	}
@@ -110,16 +100,16 @@ func (m *managed) dial(server netip.AddrPort) error {
 }
 
 // accept makes the server's.
-func (m *managed) accept() error {
+func (m *managed) accept(ctx context.Context) error {
 	if err := m.e.postShared(); err != nil {
 		return err
 	}
 	for range m.e.o.QueuePairs {
-		r, err := m.l.Accept(m.e.o.ctx)
+		r, err := m.l.Accept(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := r.Accept(m.e.o.ctx, m.config()); err != nil {
+		if _, err := r.Accept(ctx, m.config()); err != nil {
 			return err
 		}
 	}

@@ -181,6 +181,16 @@ func (o *Options) pickGID(dev *verbs.Device) (int, error) {
 	return 0, fmt.Errorf("the NIC has no %s address: choose one with --addr or --interface", family)
 }
 
+// ownAddress is the own address of the measurement.
+func (e *endpoint) ownAddress() (netip.Addr, error) {
+	for _, g := range e.dev.GIDs() {
+		if g.Index == e.gid {
+			return g.GID.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the own address at index %d is gone", e.gid)
+}
+
 // local is what the peer must know of e.
 func (e *endpoint) local() (remote, error) {
 	r := remote{Addr: e.in.Addr(0), RKey: e.in.RKey(), MTU: e.mtu, SRQs: e.srqNums()}

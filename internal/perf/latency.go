@@ -1,6 +1,7 @@
 package perf
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"runtime"
@@ -23,6 +24,7 @@ type player struct {
 	full    bool // whole messages are filled and verified, not only the last byte
 	scratch []byte
 	stages  *stages // nil: not asked for
+	partner *player // the other side, where one goroutine plays both; nil: it plays elsewhere
 }
 
 func newPlayer(e *endpoint, peer remote) *player {
@@ -144,29 +146,78 @@ func lastByte(b []byte) byte {
 	return *(*byte)(p)
 }
 
-// await waits for the peer's message number n.
+// lossTimeout is how long a message over UC or UD may take: nothing sends it again. A test shortens it.
+var lossTimeout = 10 * time.Second
+
+// late is the error when message n has not come for long.
+func (p *player) late(n int, since time.Duration) error {
+	switch {
+	case since > stallTimeout:
+		return fmt.Errorf("message %d of the peer has not come for %v", n, stallTimeout)
+	case !p.o.reliable() && since > lossTimeout:
+		return fmt.Errorf("message %d of the peer has not come for %v: one that is lost ends a ping-pong over %s", n, lossTimeout, p.o.Transport)
+	}
+	return nil
+}
+
+// await waits for the peer's message number n. stop, if set, ends that; else it lasts a limited time.
 func (p *player) await(n int, stop func() bool) error {
 	var since time.Time
 	for spins := 0; ; spins++ {
 		ok, err := p.arrived(n)
-		if ok || err != nil {
-			return err
+		if ok {
+			return nil
 		}
-		if spins&7 == 7 && stop != nil && stop() {
-			return errStopped
+		if err != nil {
+			return p.cause(err)
+		}
+		if spins&7 == 7 {
+			if stop != nil && stop() {
+				return errStopped
+			}
+			if p.partner != nil {
+				p.partner.dev.Progress() // nobody else plays the other side
+			}
 		}
 		if spins&1023 != 1023 {
 			continue
 		}
-		if err := p.o.interrupted(); err != nil {
+		if err := p.cause(p.o.interrupted()); err != nil {
 			return err
 		}
 		if since.IsZero() {
 			since = time.Now()
-		} else if stop == nil && time.Since(since) > stallTimeout {
-			return fmt.Errorf("message %d of the peer has not come for %v", n, stallTimeout)
+		} else if stop == nil {
+			if err := p.late(n, time.Since(since)); err != nil {
+				return err
+			}
 		}
 		pause()
+	}
+}
+
+// cause is what has failed: a send of either side that is here, or else err, which may be nil. A send that fails is seen late otherwise: its
+// completion may wait, and what it was to bring is not missed before.
+func (p *player) cause(err error) error {
+	if p.partner == nil {
+		return cmp.Or(p.failed(), err)
+	}
+	return cmp.Or(p.failed(), p.partner.failed(), err)
+}
+
+// failed takes the completions of sends that are there.
+func (p *player) failed() error {
+	for {
+		k, err := p.cq.Poll(p.wc)
+		if k == 0 || err != nil {
+			return err
+		}
+		p.flight -= k
+		for i := range p.wc[:k] {
+			if err := p.wc[i].Err(); err != nil {
+				return err
+			}
+		}
 	}
 }
 
@@ -176,12 +227,13 @@ func pause() { runtime.Gosched() }
 // latency measures. other is the peer's player when it is in this process: then one goroutine plays
 // both, in turn. The times are half round trips for WRITE and SEND, whole ones for READ and atomics.
 func (p *player) latency(r *Result, other *player) error {
+	if other != nil {
+		p.partner, other.partner = other, p
+	}
 	before := p.counters()
 	warm := min(1000, max(10, p.o.Iterations/10))
-	var samples []int64
-	if p.o.Iterations > 0 {
-		samples = make([]int64, 0, p.o.Iterations)
-	}
+	const most = 1 << 20 // samples that have their room beforehand
+	samples := make([]int64, 0, min(p.o.Iterations, most))
 	start := time.Now()
 	for i := 0; ; i++ {
 		if i == warm {
@@ -247,15 +299,11 @@ func (p *player) round(i int, other *player) error {
 		return p.checkLanded(i)
 	}
 	if other != nil {
-		if err := other.answer(i, func() bool { p.dev.Progress(); return false }); err != nil {
+		if err := other.answer(i, nil); err != nil {
 			return err
 		}
 	}
-	var help func() bool
-	if other != nil {
-		help = func() bool { other.dev.Progress(); return false } // nobody else plays the other side
-	}
-	if err := p.await(i, help); err != nil {
+	if err := p.await(i, nil); err != nil {
 		return err
 	}
 	return p.reap(0)

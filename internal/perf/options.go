@@ -166,6 +166,10 @@ func (o *Options) Validate() error {
 		return usage("--memory=process goes with write-bw --loopback")
 	case o.Process && o.Size < minProcessSize:
 		return usage("--memory=process: a page is unmapped inside of a message: use -s %d or more", minProcessSize)
+	case o.Process && o.AllSizes:
+		return usage("-a and --memory=process exclude each other")
+	case o.Process && o.Capture != "":
+		return usage("--capture and --memory=process exclude each other: it has new NICs for each figure")
 	case o.Stages && !(o.Loopback && o.Kind.Latency && (o.Kind.Verb == "write" || o.Kind.Verb == "send")):
 		return usage("--stages goes with write-lat and send-lat --loopback: both ends need one clock")
 	case len(o.Servers) > 0 && o.Loopback:
@@ -206,6 +210,9 @@ func (o *Options) Validate() error {
 	if err := o.checkMode(); err != nil {
 		return err
 	}
+	if err := o.checkFamily(); err != nil {
+		return err
+	}
 	if err := o.checkMulticast(); err != nil {
 		return err
 	}
@@ -214,6 +221,23 @@ func (o *Options) Validate() error {
 	}
 	_, err := o.faults()
 	return err
+}
+
+// checkFamily is the part of Validate that is about the IP version. Of two NICs in one process it is that of their addresses.
+func (o *Options) checkFamily() error {
+	if !o.Loopback || len(o.Addrs) == 0 {
+		return nil
+	}
+	for _, a := range o.Addrs {
+		switch is4 := a.Unmap().Is4(); {
+		case is4 != o.Addrs[0].Unmap().Is4():
+			return usage("--addr %v and --addr %v: the two NICs need addresses of one IP version", o.Addrs[0], a)
+		case o.IPv4 && !is4, o.IPv6 && is4:
+			return usage("--addr %v: it is of the other IP version than was asked for", a)
+		}
+	}
+	o.IPv6 = o.Addrs[0].Unmap().Is6()
+	return nil
 }
 
 // checkMode is the part of Validate that is about who sends, how fast, and into which receives.
@@ -252,7 +276,7 @@ func (o *Options) directions() int {
 }
 
 // maxCompletions is what a completion queue holds (nic.DefaultLimits). All queue pairs share one.
-const maxCompletions = 65535
+const maxCompletions = 1<<19 - 1
 
 // defaultBuffers bounds each side's buffers where the depth is not chosen, bytes.
 const defaultBuffers = 256 << 20

@@ -3,6 +3,8 @@ package perf
 import (
 	"errors"
 	"testing"
+
+	"rnic/internal/nic"
 )
 
 // Ten thousand queue pairs share one completion queue: what they have in flight fits it by default, and
@@ -19,8 +21,11 @@ func TestManyQueuePairsFitTheirCompletionQueue(t *testing.T) {
 			}
 		}
 	}
-	o := Options{Kind: Kind{Verb: "write"}, Loopback: true, Size: 64, QueuePairs: 10000, Depth: 32}
+	if most := int(nic.DefaultLimits().MaxCQE); maxCompletions != most {
+		t.Errorf("a completion queue holds %d here, and %d in the NIC", maxCompletions, most)
+	}
+	o := Options{Kind: Kind{Verb: "write"}, Loopback: true, Size: 64, QueuePairs: 10000, Depth: 64}
 	if err := o.Validate(); !errors.Is(err, ErrUsage) {
-		t.Errorf("32 requests in flight of each of 10000 queue pairs: %v, want a usage error", err)
+		t.Errorf("64 requests in flight of each of 10000 queue pairs: %v, want a usage error", err)
 	}
 }

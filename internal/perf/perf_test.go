@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/netip"
 	"os"
 	"strings"
@@ -206,9 +207,14 @@ func TestBadOptions(t *testing.T) {
 		"socket buffer":           {Kind: write, QueuePairs: 1, Buffer: -1},
 		"process of reads":        {Kind: Kind{"read", false}, QueuePairs: 1, Process: true, Loopback: true, Size: 65536},
 		"process over network":    {Kind: write, QueuePairs: 1, Process: true, Size: 65536},
+		"process, all sizes":      {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 65536, AllSizes: true},
+		"process, capture":        {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 65536, Capture: "file"},
 		"process, small":          {Kind: write, QueuePairs: 1, Process: true, Loopback: true, Size: 64},
 		"server and loopback":     {Kind: write, QueuePairs: 1, Servers: []string{"host"}, Loopback: true},
 		"one address":             {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback()[:1]},
+		"addresses of two sorts":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: []netip.Addr{loopback()[0], netip.IPv6Loopback()}},
+		"IPv6 of IPv4 addresses":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: loopback(), IPv6: true},
+		"IPv4 of IPv6 addresses":  {Kind: write, QueuePairs: 1, Loopback: true, Addrs: []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("fd00::1")}, IPv4: true},
 		"interface of loopback":   {Kind: write, QueuePairs: 1, Loopback: true, Interface: "lo"},
 		"interface and address":   {Kind: write, QueuePairs: 1, Interface: "lo", Addrs: loopback()},
 		"all sizes of atomics":    {Kind: Kind{"atomic", false}, Size: 8, QueuePairs: 1, AllSizes: true},
@@ -263,6 +269,19 @@ func TestBadOptions(t *testing.T) {
 		if got, err := ParseKind(k.String()); got != k || err != nil {
 			t.Errorf("operation %q is %v, %v", k, got, err)
 		}
+	}
+}
+
+// The addresses of two NICs in one process say the IP version, which nobody needs to repeat.
+func TestFamilyOfAddresses(t *testing.T) {
+	o := options(t, Kind{"write", false}, func(o *Options) {
+		o.Addrs = []netip.Addr{netip.IPv6Loopback(), netip.MustParseAddr("fd00::1")}
+	})
+	if !o.IPv6 {
+		t.Error("IPv4 is chosen for IPv6 addresses")
+	}
+	if o := options(t, Kind{"write", false}, nil); o.IPv6 {
+		t.Error("IPv6 is chosen for IPv4 addresses")
 	}
 }
 
@@ -366,5 +385,37 @@ func TestGIDOfTheConnection(t *testing.T) {
 	six := Options{GIDIndex: -1, IPv6: true, near: addrs[1]}
 	if got, err := six.pickGID(dev); err == nil {
 		t.Errorf("an IPv6 GID of a NIC without any: index %d", got)
+	}
+}
+
+// A ping-pong over a connection that fails ends with the reason, whichever side it concerns, and does not wait for ever.
+func TestPingPongFails(t *testing.T) {
+	for _, verb := range []string{"write", "send"} {
+		for _, fault := range []string{"nak=100%:remote-access,skip=60", "recv:nak=100%:remote-access,skip=60"} {
+			o := options(t, Kind{verb, true}, func(o *Options) { o.Faults = []string{fault} })
+			if err := Run(context.Background(), o, &Printer{W: &bytes.Buffer{}}); !errors.Is(err, verbs.ErrRemoteAccess) {
+				t.Errorf("%s-lat with %s: %v, want a remote access error", verb, fault, err)
+			}
+		}
+	}
+}
+
+// Messages that take long make a measurement last no longer than was asked for, but for those in flight.
+func TestDurationOfSlowMessages(t *testing.T) {
+	o := options(t, Kind{"write", false}, func(o *Options) {
+		o.Iterations, o.Duration, o.Depth, o.Faults = 0, time.Millisecond, 1, []string{"delay=50ms"}
+	})
+	if n := runJSON(t, o)[0]["iterations"].(float64); n < 1 || n > 8 {
+		t.Errorf("%v messages in a millisecond and what was in flight, one at a time, each of which takes 50 ms", n)
+	}
+}
+
+// As many rounds as anybody may ask for need no memory before there are any.
+func TestManyIterations(t *testing.T) {
+	o := options(t, Kind{"write", true}, func(o *Options) { o.Iterations = math.MaxInt })
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := Run(ctx, o, &Printer{W: &bytes.Buffer{}}); !errors.Is(err, errInterrupted) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -134,17 +134,19 @@ type processTarget struct {
 	space  *dma.Process
 }
 
-func withProcess(ctx context.Context, o *Options, sa, ca netip.Addr, segments int, f func(*processTarget) error) error {
+func withProcess(ctx context.Context, o *Options, sa, ca netip.Addr, segments int, f func(*processTarget) error) (err error) {
 	sdev, err := open(o, []netip.Addr{sa}, 0)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(sdev)
+	defer closeDevice(sdev, &err)
+	defer o.report(sdev)
 	cdev, err := open(o, []netip.Addr{ca}, 1)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(cdev)
+	defer closeDevice(cdev, &err)
+	defer o.report(cdev)
 	s, c, err := pair(o, sdev, cdev)
 	if err != nil {
 		return err

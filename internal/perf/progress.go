@@ -3,6 +3,7 @@ package perf
 import (
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,8 +68,12 @@ func (p *Progress) write(line string) {
 func (o *Options) progressLine(since, period time.Duration, messages, recent int64) string {
 	rate := float64(recent) / max(period.Seconds(), 1e-9)
 	s := fmt.Sprintf("%s, %d bytes: %d s, %d messages", o.Kind, o.Size, int(since.Seconds()+0.5), messages)
-	if all := int64(o.Iterations) * int64(o.QueuePairs) * int64(o.directions()); o.Duration == 0 && all > 0 {
-		s += fmt.Sprintf(" (%d%%)", min(100, 100*messages/all))
+	all := float64(o.Iterations) * float64(o.QueuePairs)
+	if o.Loopback { // else the other side counts its own
+		all *= float64(o.directions())
+	}
+	if o.Duration == 0 && all > 0 {
+		s += fmt.Sprintf(" (%.0f%%)", min(100, math.Floor(100*float64(messages)/all)))
 	}
 	s += fmt.Sprintf(", %.0f messages/s", rate)
 	if !o.Kind.Latency {

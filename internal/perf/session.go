@@ -3,16 +3,12 @@ package perf
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"rnic/internal/device"
@@ -123,7 +119,7 @@ func (o *Options) loopbackAddrs() (server, client netip.Addr, err error) {
 }
 
 // runLoopback measures between two NICs of this process, over UDP on loopback.
-func runLoopback(o *Options, p *Printer) error {
+func runLoopback(o *Options, p *Printer) (err error) {
 	a, b, err := o.loopbackAddrs()
 	if err != nil {
 		return err
@@ -132,13 +128,13 @@ func runLoopback(o *Options, p *Printer) error {
 	if err != nil {
 		return err
 	}
-	defer closeDevice(sdev)
+	defer closeDevice(sdev, &err)
 	defer o.report(sdev)
 	cdev, err := open(o, []netip.Addr{b}, 1)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(cdev)
+	defer closeDevice(cdev, &err)
 	defer o.report(cdev)
 	for _, size := range o.sizes(cdev) {
 		r, err := loopbackOnce(o.forSize(size), sdev, cdev)
@@ -251,6 +247,7 @@ type hello struct {
 	Check      bool   `json:"check"`
 	SRQ        bool   `json:"srq"`
 	CM         bool   `json:"cm,omitempty"`
+	IPv6       bool   `json:"ipv6,omitempty"` // of the client's own address
 	Both       *both  `json:"both,omitempty"` // the server sends too
 	Remote     remote `json:"remote"`
 	Done       bool   `json:"done"` // no further measurement
@@ -275,21 +272,13 @@ type reply struct {
 	Members  []uint64      `json:"members"`  // messages that each has received
 }
 
-type conn struct {
-	net.Conn
-	enc *json.Encoder
-	dec *json.Decoder
-}
-
-func newConn(c net.Conn) *conn { return &conn{c, json.NewEncoder(c), json.NewDecoder(c)} }
-
 // runClient measures against a server.
-func runClient(ctx context.Context, o *Options, p *Printer) error {
+func runClient(ctx context.Context, o *Options, p *Printer) (err error) {
 	dev, err := open(o, o.Addrs, 1)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer closeDevice(dev, &err)
 	defer o.report(dev)
 	if o.multicast() {
 		return runCast(ctx, o, dev, p)
@@ -324,15 +313,20 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	addr, err := e.ownAddress()
+	if err != nil {
+		return nil, err
+	}
 	h := hello{Version: protocolVersion, Operation: o.Kind.String(), Transport: o.Transport, Size: o.Size, QueuePairs: o.QueuePairs, Depth: o.Depth,
-		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, Remote: own}
+		Inline: o.Inline, Check: o.Check, SRQ: o.SRQ, CM: o.CM, IPv6: addr.Is6(), Remote: own}
 	if o.Both {
-		h.Both = &both{o.Iterations, o.Duration, o.Rate}
+		h.Both = &both{o.Iterations, o.Duration, o.Rate, o.PostList}
 	}
 	server, err := c.exchange(h)
 	if err != nil {
 		return nil, err
 	}
+	defer c.endIfTold(o)()
 	if o.CM {
 		m, err := e.manage()
 		if err != nil {
@@ -341,7 +335,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 		defer m.close()
 		err = m.dial(server.Remote.Listens)
 		if err != nil {
-			return nil, err
+			return nil, c.reason(err)
 		}
 	} else if err := e.connect(server.Remote); err != nil {
 		return nil, err
@@ -350,7 +344,7 @@ func clientOnce(o *Options, dev *verbs.Device, c *conn) (*Result, error) {
 	defer o.Progress.start(o)()
 	if o.Kind.Latency {
 		if err := newPlayer(e, server.Remote).latency(r, nil); err != nil {
-			return nil, err
+			return nil, c.reason(err)
 		}
 		end, err := c.exchange(wordDone)
 		r.add(end.tally())
@@ -368,36 +362,30 @@ func ownAddr(c net.Conn) netip.Addr {
 }
 
 // followConnection chooses the client's family, where none is asked for: that of the connection to the server, if the
-// NIC has its address too.
+// NIC has its address too, else that of which the NIC has addresses.
 func (o *Options) followConnection(dev *verbs.Device) {
+	if o.IPv4 || o.IPv6 {
+		return
+	}
+	o.IPv6 = true
 	for _, g := range dev.GIDs() {
-		if g.GID.Addr() == o.near && !o.IPv4 && !o.IPv6 {
+		if g.GID.Addr() == o.near {
 			o.IPv6 = o.near.Is6()
+			return
+		}
+		if g.GID.Addr().Is4() {
+			o.IPv6 = false
 		}
 	}
 }
 
-// exchange sends one message and reads the answer.
-func (c *conn) exchange(m any) (r reply, err error) {
-	if err = c.enc.Encode(m); err == nil {
-		err = c.dec.Decode(&r)
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		err = fmt.Errorf("the server is gone: %w", err)
-	}
-	if err == nil && r.Error != "" {
-		err = fmt.Errorf("the server says: %s", r.Error)
-	}
-	return r, err
-}
-
 // serve serves one client and ends.
-func serve(ctx context.Context, o *Options, p *Printer) error {
+func serve(ctx context.Context, o *Options, p *Printer) (err error) {
 	dev, err := open(o, o.Addrs, 0)
 	if err != nil {
 		return err
 	}
-	defer closeDevice(dev)
+	defer closeDevice(dev, &err)
 	defer o.report(dev)
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(o.TCPPort)))
 	if err != nil {
@@ -419,7 +407,7 @@ func serve(ctx context.Context, o *Options, p *Printer) error {
 	o.near = ownAddr(raw)
 	for {
 		var h hello
-		if err := c.dec.Decode(&h); err != nil {
+		if err := c.decode(&h); err != nil {
 			return fmt.Errorf("the client is gone: %w", err)
 		}
 		if h.Done {
@@ -454,13 +442,17 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 	}
 	own.Group, own.Members, own.OwnMembers = h.Group, h.Members, 0
 	if h.Both != nil {
-		own.Iterations, own.Duration, own.Rate = h.Both.Iterations, h.Both.Duration, h.Both.Rate
+		own.Iterations, own.Duration, own.Rate, own.PostList = h.Both.Iterations, h.Both.Duration, h.Both.Rate, h.Both.PostList
 	}
 	if err := own.Validate(); err != nil {
 		return err
 	}
-	if !o.IPv4 && !o.IPv6 && len(h.Remote.Endpoints) > 0 {
+	switch {
+	case o.IPv4 || o.IPv6:
+	case len(h.Remote.Endpoints) > 0:
 		own.IPv6 = !h.Remote.Endpoints[0].GID.Addr().Is4()
+	default: // the connection manager has not made them yet
+		own.IPv6 = h.IPv6
 	}
 	if own.multicast() {
 		return serveCast(&own, dev, c, h)
@@ -493,7 +485,7 @@ func serveOnce(o *Options, dev *verbs.Device, c *conn, h *hello) error {
 		return err
 	}
 	if own.CM {
-		if err := m.accept(); err != nil {
+		if err := c.whileThere(o.ctx, m.accept); err != nil {
 			return err
 		}
 	}
@@ -553,9 +545,9 @@ func (e *endpoint) serveData(client remote, c *conn) (end reply, err error) {
 	return end, <-ended
 }
 
-// closeDevice closes a NIC, and tells of what its capture could not write.
-func closeDevice(d *verbs.Device) {
-	if err := d.Close(); err != nil {
-		fmt.Fprintf(os.Stderr, "rnic perf: closing the NIC: %v\n", err)
+// closeDevice closes a NIC. What its capture could not write is an error of the command, if there is no other.
+func closeDevice(d *verbs.Device, err *error) {
+	if e := d.Close(); e != nil {
+		*err = cmp.Or(*err, fmt.Errorf("closing the NIC: %w", e))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Over UC the last messages are verified by the receiver; what is lost is reported and is no error.
@@ -44,5 +45,18 @@ func TestUnreliableNothingArrives(t *testing.T) {
 	err := Run(context.Background(), o, &Printer{W: &bytes.Buffer{}})
 	if err == nil || !strings.Contains(err.Error(), "none of the last messages has arrived") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// The first lost message ends a ping-pong over UC or UD.
+func TestUnreliablePingPong(t *testing.T) {
+	defer func(d time.Duration) { lossTimeout = d }(lossTimeout)
+	lossTimeout = 100 * time.Millisecond
+	for transport, verb := range map[string]string{"UC": "write", "UD": "send"} {
+		o := options(t, Kind{verb, true}, func(o *Options) { o.Transport, o.Faults = transport, []string{"drop=100%,skip=50"} })
+		err := Run(context.Background(), o, &Printer{W: &bytes.Buffer{}})
+		if err == nil || !strings.Contains(err.Error(), "one that is lost ends a ping-pong over "+transport) {
+			t.Errorf("%s-lat over %s: got %v", verb, transport, err)
+		}
 	}
 }

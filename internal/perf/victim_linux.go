@@ -121,7 +121,7 @@ func (v *victimWatch) judge(o *Options, hole int, space *dma.Process, base uint6
 	case v.failed < 0:
 		return "", errors.New("no message failed although a page of its target is unmapped")
 	case v.failed != hole:
-		return "", fmt.Errorf("the message into slot %d failed, the page of slot %d is unmapped", v.failed, hole)
+		return "", fmt.Errorf("the message into slot %d failed with %q, the page of slot %d is unmapped", v.failed, v.status, hole)
 	case v.status != verbs.ErrRemoteAccess:
 		return "", fmt.Errorf("the message into the unmapped page completed with %q, remote access error is due (InfiniBand vol. 1, 9.7.5.2)", v.status)
 	}

@@ -17,9 +17,9 @@ func TestPortGoesDownInMidTransfer(t *testing.T) {
 	for id := uint64(2); id < 34; id++ {
 		a.post(a.write(id, b, 0, regionSize))
 	}
-	plant(t, a.ctx.Device(), "down=1h")
+	plant(t, a.Ctx.Device(), "down=1h")
 	select {
-	case e := <-a.ctx.Events():
+	case e := <-a.Ctx.Events():
 		if e.Type != verbs.EventPortError {
 			t.Errorf("event %v", e.Type)
 		}
@@ -28,7 +28,7 @@ func TestPortGoesDownInMidTransfer(t *testing.T) {
 	}
 	failed := false
 	for id := uint64(2); id < 34; id++ {
-		wc := a.next()
+		wc := a.Next()
 		err := wc.Err()
 		switch {
 		case wc.ID != id:
@@ -43,7 +43,7 @@ func TestPortGoesDownInMidTransfer(t *testing.T) {
 	if !failed {
 		t.Error("all requests have succeeded with the port down")
 	}
-	if err := a.qp.Close(); err != nil {
+	if err := a.QP.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -59,7 +59,7 @@ func TestSenderIntoAReceiverThatIsNotReady(t *testing.T) {
 			if id%2 == 0 {
 				time.Sleep(200 * time.Microsecond) // late
 			}
-			if _, err := b.qp.PostRecv(&verbs.RecvWR{ID: id, SGE: b.mr.Slice(0, 64)}); err != nil {
+			if _, err := b.QP.PostRecv(&verbs.RecvWR{ID: id, SGE: b.MR.Slice(0, 64)}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -67,12 +67,13 @@ func TestSenderIntoAReceiverThatIsNotReady(t *testing.T) {
 		}
 	}()
 	for id := range uint64(n) {
-		a.post(&verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: a.mr.Slice(0, 64)})
+		a.post(&verbs.SendWR{ID: id, Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: a.MR.Slice(0, 64)})
 		a.want(id, nil)
 	}
 	<-done
-	sa, sb := a.ctx.Device().Stats(), b.ctx.Device().Stats()
-	if sb.RNRNAKsSent == 0 || sa.RNRNAKsReceived != sb.RNRNAKsSent {
+	sa, sb := a.Ctx.Device().Stats(), b.Ctx.Device().Stats()
+	// One that is decided on before the last has left takes its place.
+	if sb.RNRNAKsSent == 0 || sa.RNRNAKsReceived == 0 || sa.RNRNAKsReceived > sb.RNRNAKsSent {
 		t.Errorf("%d RNR NAKs sent, %d received", sb.RNRNAKsSent, sa.RNRNAKsReceived)
 	}
 }
@@ -80,8 +81,8 @@ func TestSenderIntoAReceiverThatIsNotReady(t *testing.T) {
 // The receiver posts late, with the timer of 0.64 ms and rnr_retry 7: success.
 func TestReceiveThatIsPostedLate(t *testing.T) {
 	a, b := pair(t, verbs.ConnectOptions{RNRTimer: 12, RNRRetry: 7})
-	a.post(&verbs.SendWR{ID: 1, Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: a.mr.Slice(0, 64)})
-	until(t, "no RNR NAK", func() bool { return b.ctx.Device().Stats().RNRNAKsSent >= 3 })
+	a.post(&verbs.SendWR{ID: 1, Opcode: verbs.OpSend, Flags: verbs.Signaled, SGE: a.MR.Slice(0, 64)})
+	until(t, "no RNR NAK", func() bool { return b.Ctx.Device().Stats().RNRNAKsSent >= 3 })
 	b.recv(2, 64)
 	a.want(1, nil)
 	b.want(2, nil)
@@ -90,10 +91,10 @@ func TestReceiveThatIsPostedLate(t *testing.T) {
 // A pair between which nothing passes: completion 12 after the retries, and as many expiries of the timer as tries.
 func TestBlackHoledPair(t *testing.T) {
 	a, b := pair(t, verbs.ConnectOptions{Timeout: 8, RetryCount: 2})
-	plant(t, a.ctx.Device(), "both:blackhole=1h,peer="+b.ctx.Device().GIDs()[0].GID.Addr().String())
+	plant(t, a.Ctx.Device(), "both:blackhole=1h,peer="+b.Ctx.Device().GIDs()[0].GID.Addr().String())
 	a.post(a.write(1, b, 0, 64))
 	a.want(1, verbs.ErrRetryExceeded)
-	if s := a.ctx.Device().Stats(); s.Timeouts != 3 {
+	if s := a.Ctx.Device().Stats(); s.Timeouts != 3 {
 		t.Errorf("the timer has expired %d times, with 2 retries", s.Timeouts)
 	}
 }
@@ -106,7 +107,7 @@ func TestOneBlockedQueuePairHoldsUpNoOther(t *testing.T) {
 		as[i], bs[i] = newEnd(t, da, verbs.QPConfig{}), newEnd(t, db, verbs.QPConfig{})
 		connect(as[i], bs[i], verbs.ConnectOptions{Timeout: 16})
 	}
-	id := plant(t, da, "both:drop=100%,qp="+hex(as[0].qp.Num()))
+	id := plant(t, da, "both:drop=100%,qp="+hex(as[0].QP.Num()))
 	as[0].post(as[0].write(7, bs[0], 0, 5000))
 	for round := range uint64(200) {
 		for i := 1; i < len(as); i++ {
@@ -136,22 +137,22 @@ func hex(n uint32) string {
 // gives the same decisions (internal/fault: TestSameSeedSameDecisions).
 func TestEachFaultShowsInCounters(t *testing.T) {
 	a, b := pair(t, verbs.ConnectOptions{})
-	plant(t, a.ctx.Device(), "drop=5%,dup=5%,reorder=5%,corrupt=5%,ecn=5%,seed=11")
+	plant(t, a.Ctx.Device(), "drop=5%,dup=5%,reorder=5%,corrupt=5%,ecn=5%,seed=11")
 	for id := range uint64(100) {
-		for i := range a.mr.Bytes() {
-			a.mr.Bytes()[i] = byte(i) ^ byte(id)
+		for i := range a.MR.Bytes() {
+			a.MR.Bytes()[i] = byte(i) ^ byte(id)
 		}
 		a.post(a.write(id, b, 0, 20_000))
 		a.want(id, nil)
-		if string(a.mr.Bytes()[:20_000]) != string(b.mr.Bytes()[:20_000]) {
+		if string(a.MR.Bytes()[:20_000]) != string(b.MR.Bytes()[:20_000]) {
 			t.Fatal("other bytes have arrived")
 		}
 	}
-	c, _ := a.ctx.Device().Unwrap().Injected()
+	c, _ := a.Ctx.Device().Unwrap().Injected()
 	if c.Dropped == 0 || c.Duplicated == 0 || c.Reordered == 0 || c.Corrupted == 0 || c.Marked == 0 {
 		t.Errorf("%+v", c)
 	}
-	if net, _ := b.ctx.Device().Unwrap().LinkStats(); net.BadICRC < c.Corrupted { // those that were duplicated come twice
+	if net, _ := b.Ctx.Device().Unwrap().LinkStats(); net.BadICRC < c.Corrupted { // those that were duplicated come twice
 		t.Errorf("%d packets had a bit wrong, %d a bad ICRC", c.Corrupted, net.BadICRC)
 	}
 }

@@ -145,7 +145,8 @@ done`
 	nothingLeftBehind(t, script)
 }
 
-// What a killed program had is gone within a second, in the middle of transfers: a context's end stands in the trace.
+// What a killed program had is gone within a second, in the middle of transfers: a context's end stands in the trace. So it is where its memory
+// is on demand, and the pages that the transfers need are not there.
 func TestKilledProgramIsCleanedUp(t *testing.T) {
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
@@ -153,14 +154,16 @@ func TestKilledProgramIsCleanedUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	trace, said := filepath.Join(dir, "trace"), filepath.Join(dir, "said")
-	script := fmt.Sprintf(`%s wait >%s & p=$!
+	for _, what := range []string{"wait", "wait-on-demand"} {
+		trace, said := filepath.Join(dir, what+".trace"), filepath.Join(dir, what)
+		script := fmt.Sprintf(`%s %s >%s & p=$!
 until grep -q ready %s; do kill -0 $p || exit 1; sleep 0.02; done
 sleep 0.2; kill -9 $p; n=0
 until [ "$(grep -c 'close with [1-9]' %s)" = 2 ] || [ $n = 20 ]; do n=$((n+1)); sleep 0.05; done
-echo "cleaned up after $n"`, life(t), said, said, trace)
-	out, code := run(t, "--trace", trace, "--", "sh", "-c", script)
-	if m := regexp.MustCompile(`cleaned up after (\d+)\n`).FindStringSubmatch(out); code != 0 || m == nil || m[1] == "20" {
-		t.Errorf("exit code %d; two contexts of a killed program should be gone within a second\n%s", code, out)
+echo "cleaned up after $n"`, life(t), what, said, said, trace)
+		out, code := run(t, "--trace", trace, "--", "sh", "-c", script)
+		if m := regexp.MustCompile(`cleaned up after (\d+)\n`).FindStringSubmatch(out); code != 0 || m == nil || m[1] == "20" {
+			t.Errorf("%s: exit code %d; two contexts of a killed program should be gone within a second\n%s", what, code, out)
+		}
 	}
 }

@@ -72,7 +72,7 @@ until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -
 %[1]s %[2]s; wait $s`, program, at)
 }
 
-// Every GID that is listed can be used, by its index; one that there is not is refused, and the reason names it.
+// Every GID that is listed can be used, by its index. Where two do not go together the queue pair is refused, and the reason names them.
 func TestEveryListedGIDCanBeUsed(t *testing.T) {
 	t.Parallel()
 	installed(t, "ibv_rc_pingpong")
@@ -86,6 +86,40 @@ func TestEveryListedGIDCanBeUsed(t *testing.T) {
 		script += "$RNIC run -- sh -ec '" + serverAndClient("ibv_rc_pingpong -n 20 -g "+strconv.Itoa(i), "127.0.0.1") + "'\n"
 	}
 	network(t, script)
+
+	out = network(t, `
+$RNIC run -v -- sh -c 'ibv_rc_pingpong -g 0 & sleep 1; ibv_rc_pingpong -g 1 127.0.0.1; wait' || :`)
+	if !regexp.MustCompile(`MODIFY_QP\(.*INIT->RTR.*dgid=::1, sgid_index=0 \(::ffff:127.0.0.1\).*= -EINVAL \(.*different IP versions`).MatchString(out) {
+		t.Errorf("a refused RTR:\n%s", out)
+	}
+}
+
+// Programs that ask sysfs for the place and the speed of a device get values that they can use.
+func TestPlaceAndSpeedOfTheDevice(t *testing.T) {
+	t.Parallel()
+	out, code := run(t, "--", "sh", "-ec", `d=/sys/class/infiniband/rxe0; for f in device/numa_node device/local_cpus device/local_cpulist ports/1/rate ports/1/link_layer; do
+echo "$f: $(cat $d/$f)"; done; ls -d $d/device/net/*`)
+	for _, want := range []string{`numa_node: (-1|\d+)`, `local_cpus: [0-9a-f,]*[1-9a-f][0-9a-f,]*`, `local_cpulist: \d[-,0-9]*`, `rate: [1-9]\d* Gb/sec \(\dX [A-Z]+\)`, `link_layer: Ethernet`, `/device/net/\S+`} {
+		if code != 0 || !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("exit code %d, no %q\n%s", code, want, out)
+		}
+	}
+}
+
+// Two hosts write to a third while one packet in a hundred is lost, both ways: everybody ends, and with success.
+func TestIncastWithLoss(t *testing.T) {
+	t.Parallel()
+	installed(t, "ib_write_bw")
+	out := network(t, `
+up() { n=0; until grep -qi ":$(printf %04X $1) 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6; do n=$((n+1)); [ $n -lt 1500 ] || exit 1; sleep 0.02; done; }
+$RNIC run --addr 127.0.0.1 --fault both:drop=1%,seed=1 -- sh -ec 'ib_write_bw -F -D 5 -p 18601 & a=$!; ib_write_bw -F -D 5 -p 18602 & b=$!; wait $a; wait $b' & s=$!
+up 18601; up 18602
+$RNIC run --addr 127.0.0.2 --fault both:drop=1%,seed=2 -- ib_write_bw -F -D 5 -p 18601 127.0.0.1 & a=$!
+$RNIC run --addr 127.0.0.3 --fault both:drop=1%,seed=3 -- ib_write_bw -F -D 5 -p 18602 127.0.0.1 & b=$!
+wait $a; wait $b; wait $s; echo all ended`)
+	if n := len(regexp.MustCompile(`(?m)^ 65536 +[1-9]`).FindAllString(out, -1)); n != 4 || !strings.Contains(out, "all ended") {
+		t.Errorf("%d of 4 results\n%s", n, out)
+	}
 }
 
 // Two networks on one machine: each NIC has its own addresses, and they do not meet.
@@ -94,8 +128,9 @@ func TestNICsInTwoNetworks(t *testing.T) {
 	installed(t, "ibv_rc_pingpong")
 	out := network(t, interfaceWords+`
 add eth0 10.9.0.1/24
-$RNIC run -- sh -ec 'ibv_devinfo -v | grep GID; exec sleep 5' & a=$!
-sleep 0.5
+f=$(mktemp); trap 'rm $f' EXIT
+$RNIC run -- sh -ec 'ibv_devinfo -v | grep GID; echo listed >$0; exec sleep 3' $f & a=$!
+n=0; until grep -q listed $f; do n=$((n+1)); [ $n -lt 1500 ] || exit 1; sleep 0.02; done
 unshare -n sh -ec 'ip link set lo up; $0 run -- sh -ec "echo other; ibv_devinfo -v | grep GID"' $RNIC
 wait $a`)
 	_, other, _ := strings.Cut(out, "other\n")

@@ -64,7 +64,7 @@ var troubles = []trouble{
 	{name: "tail-lost", at: 1, fault: sendFault("nth=4"), ao: timeout(14), bo: small, run: writes(2, 512), want: explain.CodeNoAck, text: []string{"PSN 100"}},
 	{name: "ack-lost", at: 2, fault: recvFault("nth=2,op=RC_ACKNOWLEDGE"), ao: timeout(14), bo: small, run: writes(3, 64), want: explain.CodeAckLost, text: []string{"PSN 1001"}},
 	{name: "rnr-storm", at: 1, ao: verbs.ConnectOptions{MTU: 256, RNRRetry: 6, Timeout: 18}, bo: verbs.ConnectOptions{MTU: 256, RNRTimer: 1}, want: explain.CodeRNRStorm, text: []string{"7 times", "PSN 1000"},
-		run: func(t *testing.T, a, _ *side) { a.do(t, verbs.SendWR{Opcode: verbs.OpSend, SGE: a.mr.Slice(0, 64)}) }},
+		run: func(t *testing.T, a, _ *side) { a.do(t, verbs.SendWR{Opcode: verbs.OpSend, SGE: a.MR.Slice(0, 64)}) }},
 	{name: "wrong-key", at: 1, ao: small, bo: small, want: explain.CodeAccess, text: []string{"R_Key", "200 bytes", "PSN 1000"},
 		run: func(t *testing.T, a, b *side) {
 			wr := a.to(b, verbs.OpRead, 200)
@@ -78,7 +78,7 @@ var troubles = []trouble{
 	{name: "peer-dead", at: 1, ao: timeout(8), bo: small, want: explain.CodeRetries, text: []string{"8 times", "given up"},
 		run: func(t *testing.T, a, b *side) {
 			a.ok(t, a.to(b, verbs.OpWrite, 64))
-			check(b.qp.Close())
+			check(b.QP.Close())
 			a.do(t, a.to(b, verbs.OpWrite, 64))
 		}},
 	{name: "corrupt", at: 2, fault: sendFault("corrupt=20%,seed=7"), ao: timeout(14), bo: small, run: writes(8, 600), want: explain.CodeICRC, text: []string{"damaged"}},
@@ -88,18 +88,22 @@ var troubles = []trouble{
 			b.receive(t, 1)
 			writes(2, 600)(t, a, b)
 			a.ok(t, a.to(b, verbs.OpWriteImm, 8))
-			b.next(t)
+			b.Next()
 		}},
 	{name: "well", at: 1, ao: timeout(-1), bo: small, run: writes(3, 700)},
 }
 
 // translate has the packets of NIC 1 come from 192.168.7.7 behind an address translation.
 func translate(b []byte) []byte {
-	from := address(1).As4()
+	var from []byte // whose packet is the first
 	for i := 0; i+8 <= len(b); {
 		n := int(binary.LittleEndian.Uint32(b[i+4:]))
 		if binary.LittleEndian.Uint32(b[i:]) == 6 { // a packet: its IPv4 header is behind 28 bytes of the block and 14 of Ethernet
-			if ip := b[i+28+14:]; bytes.Equal(ip[12:16], from[:]) {
+			ip := b[i+28+14:]
+			if from == nil {
+				from = bytes.Clone(ip[12:16])
+			}
+			if bytes.Equal(ip[12:16], from) {
 				copy(ip[12:16], []byte{203, 0, 113, 9})
 			}
 		}
@@ -167,7 +171,7 @@ func (c *trouble) make(t *testing.T) []byte {
 	da, db := open(t, 1, files[1], change(1)), open(t, 2, files[2], change(2))
 	config := c.config
 	config.MaxInline = 0
-	a, b := newSide(da, config), newSide(db, config)
+	a, b := newSide(t, da, config), newSide(t, db, config)
 	connect(a, b, c.ao, c.bo)
 	c.run(t, a, b)
 	check(da.Close())

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"rnic/internal/explain"
 	"rnic/internal/nic"
 	"rnic/internal/roce"
+	"rnic/test/rig"
 	"rnic/verbs"
 )
 
@@ -90,26 +90,14 @@ type packet struct {
 // dissect reads the capture as rnic explain does.
 func dissect(t *testing.T, file string) (list []packet) {
 	t.Helper()
-	r, err := explain.NewReader(bytes.NewReader(must(os.ReadFile(file))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var d explain.Dissected
-	for {
-		f, err := r.Next()
-		if err != nil {
-			return list
+	rig.Captured(t, must(os.ReadFile(file)), func(p *explain.Packet) {
+		q := packet{number: p.Number, op: p.Op, psn: uint32(p.BTH.PSN()), qpn: p.BTH.DestQP(), syndrome: -1, icrc: p.ICRC, malformed: p.Malformed || !p.Complete}
+		if p.Complete && p.Info.HasAETH {
+			q.syndrome = int(p.Info.AETH(p.Headers).Syndrome())
 		}
-		explain.Dissect(&f, &d)
-		for i := range d.Packets {
-			p := &d.Packets[i]
-			q := packet{number: p.Number, op: p.Op, psn: uint32(p.BTH.PSN()), qpn: p.BTH.DestQP(), syndrome: -1, icrc: p.ICRC, malformed: p.Malformed || !p.Complete}
-			if p.Complete && p.Info.HasAETH {
-				q.syndrome = int(p.Info.AETH(p.Headers).Syndrome())
-			}
-			list = append(list, q)
-		}
-	}
+		list = append(list, q)
+	})
+	return list
 }
 
 // dissectedBy is what tshark reads.
@@ -163,13 +151,13 @@ func everyOperation(t *testing.T, file string) {
 	}
 }
 
-var patient1024 = verbs.ConnectOptions{MTU: 1024, Timeout: 18, Access: everything &^ verbs.AccessLocalWrite &^ verbs.AccessMWBind}
+var patient1024 = verbs.ConnectOptions{MTU: 1024, Timeout: 18, Access: rig.Everything &^ verbs.AccessLocalWrite &^ verbs.AccessMWBind}
 
 // sizes give messages of one packet, with and without pad, of two, and of four.
 var sizes = []int{0, 1, 700, 1500, 3001}
 
 func reliable(t *testing.T, da, db *verbs.Device) {
-	a, b := newSide(da, verbs.QPConfig{}), newSide(db, verbs.QPConfig{})
+	a, b := newSide(t, da, verbs.QPConfig{}), newSide(t, db, verbs.QPConfig{})
 	connect(a, b, patient1024, patient1024)
 	for _, n := range sizes {
 		b.receive(t, 3)
@@ -196,10 +184,10 @@ func reliable(t *testing.T, da, db *verbs.Device) {
 // window binds a window of type 2 to s's region: something to invalidate.
 func window(t *testing.T, s *side) uint32 {
 	t.Helper()
-	w := must(s.pd.AllocMW(verbs.MWType2))
-	check(s.qp.BindMW(0, verbs.Signaled, verbs.Bind{MW: w, MR: s.mr, Addr: s.mr.Addr(0), Length: 64, Access: verbs.AccessRemoteRead}))
+	w := must(s.PD.AllocMW(verbs.MWType2))
+	check(s.QP.BindMW(0, verbs.Signaled, verbs.Bind{MW: w, MR: s.MR, Addr: s.MR.Addr(0), Length: 64, Access: verbs.AccessRemoteRead}))
 	for {
-		if wc := s.next(t); wc.Opcode == verbs.WCBindMW {
+		if wc := s.Next(); wc.Opcode == verbs.WCBindMW {
 			check(wc.Err())
 			return w.RKey()
 		}
@@ -213,7 +201,7 @@ func refused(t *testing.T, da, db *verbs.Device) {
 		func(a, b *side) { wr := a.to(b, verbs.OpWrite, 64); wr.RKey ^= 0xff00; a.do(t, wr) },
 		func(a, b *side) { wr := a.to(b, verbs.OpFetchAdd, 8); wr.RemoteAddr++; a.do(t, wr) },
 	} {
-		a, b := newSide(da, verbs.QPConfig{}), newSide(db, verbs.QPConfig{})
+		a, b := newSide(t, da, verbs.QPConfig{}), newSide(t, db, verbs.QPConfig{})
 		o := patient1024
 		o.RNRRetry = 1
 		connect(a, b, o, patient1024)
@@ -222,7 +210,7 @@ func refused(t *testing.T, da, db *verbs.Device) {
 }
 
 func unreliable(t *testing.T, da, db *verbs.Device) {
-	a, b := newSide(da, verbs.QPConfig{Type: verbs.UC}), newSide(db, verbs.QPConfig{Type: verbs.UC})
+	a, b := newSide(t, da, verbs.QPConfig{Type: verbs.UC}), newSide(t, db, verbs.QPConfig{Type: verbs.UC})
 	connect(a, b, patient1024, patient1024)
 	for _, n := range sizes {
 		b.receive(t, 3)
@@ -233,28 +221,28 @@ func unreliable(t *testing.T, da, db *verbs.Device) {
 }
 
 func datagrams(t *testing.T, da, db *verbs.Device) {
-	a, b := newSide(da, verbs.QPConfig{Type: verbs.UD}), newSide(db, verbs.QPConfig{Type: verbs.UD})
-	check(a.qp.Activate(0x1234))
-	check(b.qp.Activate(0x1234))
-	to := must(b.qp.Local(0, 0))
-	ah := must(a.pd.AHTo(to.GID, 0))
+	a, b := newSide(t, da, verbs.QPConfig{Type: verbs.UD}), newSide(t, db, verbs.QPConfig{Type: verbs.UD})
+	check(a.QP.Activate(0x1234))
+	check(b.QP.Activate(0x1234))
+	to := must(b.QP.Local(0, 0))
+	ah := must(a.PD.AHTo(to.GID, 0))
 	for _, n := range []int{0, 3, 1000} {
 		b.receive(t, 2)
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm} {
-			a.ok(t, verbs.SendWR{Opcode: op, SGE: a.mr.Slice(0, n), AH: ah, RemoteQPN: to.QPN, RemoteQKey: 0x1234, Imm: 7})
+			a.ok(t, verbs.SendWR{Opcode: op, SGE: a.MR.Slice(0, n), AH: ah, RemoteQPN: to.QPN, RemoteQKey: 0x1234, Imm: 7})
 		}
 	}
 }
 
 // extended is XRC, in both directions, so that responses are captured from either side.
 func extended(t *testing.T, da, db *verbs.Device) {
-	a, b := newSide(da, verbs.QPConfig{Type: verbs.XRCINI}), newXRC(db)
-	ea, eb := must(a.qp.Local(0, 1000)), must(b.target.Local(0, 2000))
+	a, b := newSide(t, da, verbs.QPConfig{Type: verbs.XRCINI}), newXRC(db)
+	ea, eb := must(a.QP.Local(0, 1000)), must(b.target.Local(0, 2000))
 	o := patient1024
 	o.PSN = 2000
 	check(b.target.Connect(ea, o))
 	o.PSN = 1000
-	check(a.qp.Connect(eb, o))
+	check(a.QP.Connect(eb, o))
 	for _, n := range sizes {
 		for _, op := range []verbs.Opcode{verbs.OpSend, verbs.OpSendImm, verbs.OpWrite, verbs.OpWriteImm, verbs.OpRead} {
 			a.ok(t, b.aim(a, op, n))
@@ -265,17 +253,17 @@ func extended(t *testing.T, da, db *verbs.Device) {
 	for _, n := range []int{64, 1500} { // nothing that the key names may be invalidated: refused, but sent
 		inv := b.aim(a, verbs.OpSendInv, n)
 		inv.InvRKey = 0x77
-		if _, err := a.qp.PostSend(&inv); err != nil {
+		if _, err := a.QP.PostSend(&inv); err != nil {
 			t.Fatal(err)
 		}
-		a.next(t)
+		a.Next()
 		if n == 64 {
-			a, b = newSide(da, verbs.QPConfig{Type: verbs.XRCINI}), newXRC(db)
-			ea, eb := must(a.qp.Local(0, 1000)), must(b.target.Local(0, 2000))
+			a, b = newSide(t, da, verbs.QPConfig{Type: verbs.XRCINI}), newXRC(db)
+			ea, eb := must(a.QP.Local(0, 1000)), must(b.target.Local(0, 2000))
 			o.PSN = 2000
 			check(b.target.Connect(ea, o))
 			o.PSN = 1000
-			check(a.qp.Connect(eb, o))
+			check(a.QP.Connect(eb, o))
 		}
 	}
 }
@@ -292,7 +280,7 @@ func newXRC(d *verbs.Device) *xrc {
 	ctx := d.Open()
 	domain := must(ctx.AllocXRCD())
 	x := &xrc{pd: must(ctx.AllocPD())}
-	x.mr = must(x.pd.AllocMR(1<<20, everything))
+	x.mr = must(x.pd.AllocMR(1<<20, rig.Everything))
 	x.srq = must(x.pd.CreateSRQ(verbs.SRQConfig{XRCD: domain, CQ: must(ctx.CreateCQ(256))}))
 	for range 32 {
 		must(x.srq.PostRecv(&verbs.RecvWR{SGE: x.mr.Slice(512<<10, 64<<10)}))
@@ -302,7 +290,7 @@ func newXRC(d *verbs.Device) *xrc {
 }
 
 func (x *xrc) aim(a *side, op verbs.Opcode, n int) verbs.SendWR {
-	return verbs.SendWR{Opcode: op, SGE: a.mr.Slice(0, n), RemoteAddr: x.mr.Addr(0), RKey: x.mr.RKey(), RemoteSRQ: x.srq.Num()}
+	return verbs.SendWR{Opcode: op, SGE: a.MR.Slice(0, n), RemoteAddr: x.mr.Addr(0), RKey: x.mr.RKey(), RemoteSRQ: x.srq.Num()}
 }
 
 // connections has the connection manager connect, disconnect, and refuse.
@@ -311,7 +299,7 @@ func connections(t *testing.T, da, db *verbs.Device) {
 	defer mb.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	l := must(mb.ListenStream("rdma", net.JoinHostPort(address(2).String(), "7000")))
+	l := must(mb.ListenStream("rdma", net.JoinHostPort(rig.Address(db).String(), "7000")))
 	done := make(chan error, 1)
 	go func() {
 		c, err := l.Accept()
@@ -327,7 +315,7 @@ func connections(t *testing.T, da, db *verbs.Device) {
 		t.Error(err)
 	}
 	c.Close()
-	if _, err := ma.DialStream(ctx, "rdma", net.JoinHostPort(address(2).String(), "7")); err == nil {
+	if _, err := ma.DialStream(ctx, "rdma", net.JoinHostPort(rig.Address(db).String(), "7")); err == nil {
 		t.Error("nobody listens, and it is connected")
 	}
 	// The disconnection is on its way, in either direction, when Close has returned; Close of the manager waits for it.

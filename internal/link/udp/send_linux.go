@@ -18,7 +18,11 @@ type sender struct {
 	groups  [sendMessages]group
 	path    roce.Path // scratch: as it goes to the wire
 	corrupt bool      // a packet of this batch has Corrupt
+	singly  int       // so many packets go unsegmented, as a segmented message was refused
 }
+
+// retrySegments is how many packets go unsegmented before segmentation is tried again: so many that a try in vain costs nothing to speak of.
+const retrySegments = 1 << 16
 
 // group is a run of packets that goes out as one message.
 type group struct {
@@ -91,7 +95,7 @@ func (l *Link) run(pkts []link.Packet) (count, bytes int) {
 	first := &pkts[0]
 	size := len(first.Data)
 	count, bytes = 1, size
-	if !l.segment {
+	if !l.segment || l.send.singly > 0 {
 		return count, bytes
 	}
 	for count < len(pkts) && count < maxSegments {
@@ -156,8 +160,8 @@ func (l *Link) sendGroups(sock *socket, pkts []link.Packet, n int) (next int, fu
 			l.mmsg = false
 		case errno == unix.EBADF || errno == unix.ENOTSOCK:
 			return g.first, false, l.fail("send", errno)
-		case g.count > 1 && (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP):
-			// What follows is built anew: this may turn segmentation off.
+		case g.count > 1 && (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EOPNOTSUPP || errno == unix.EMSGSIZE):
+			// What follows is built anew: this may turn segmentation off for a while.
 			l.restore(pkts, n)
 			done, full := l.sendSingly(sock, pkts[g.first:g.first+g.count])
 			return g.first + done, full, nil
@@ -188,9 +192,12 @@ func (l *Link) restore(pkts []link.Packet, n int) {
 }
 
 // sendSingly sends the packets of a message that the kernel refused one by
-// one, with the identification of an unsegmented packet. If that goes where
-// the segmented message did not, segmentation is off from here on: a device
-// without checksum offload refuses it (EIO), as do kernels before 4.18.
+// one, with the identification of an unsegmented packet. If the first, which is
+// as long as any, goes where the segmented message did not, segmentation is off
+// for the next packets: a device without checksum offload refuses it, and so
+// does IPsec (EIO). Not for good: others of the NIC's peers may be elsewhere, and
+// routes change. If it is too long for the path, a last shorter one may go and
+// says nothing of segmentation.
 // Preconditions: the data is as the caller gave it.
 func (l *Link) sendSingly(sock *socket, run []link.Packet) (done int, full bool) {
 	s := &l.send
@@ -204,7 +211,9 @@ func (l *Link) sendSingly(sock *socket, run []link.Packet) (done int, full bool)
 		}
 		switch errno {
 		case 0:
-			l.segment = false
+			if i == 0 {
+				s.singly = retrySegments
+			}
 			l.sent(1, len(p.Data))
 		case unix.EAGAIN:
 			return i, true
@@ -216,6 +225,7 @@ func (l *Link) sendSingly(sock *socket, run []link.Packet) (done int, full bool)
 }
 
 func (l *Link) sent(packets, bytes int) {
+	l.send.singly = max(0, l.send.singly-packets)
 	l.counters.sent.Add(uint64(packets))
 	l.counters.sentBytes.Add(uint64(bytes))
 }

@@ -119,7 +119,7 @@ func (l *Link) ReceiveBuffer() int {
 
 // Features tells what is in use now. It belongs to the goroutine of Send.
 func (l *Link) Features() Features {
-	f := Features{Segment: l.segment, GRO: true, Mmsg: l.mmsg}
+	f := Features{Segment: l.segment && l.send.singly == 0, GRO: true, Mmsg: l.mmsg}
 	for _, s := range l.sockets {
 		f.GRO = f.GRO && s.gro
 	}

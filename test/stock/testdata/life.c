@@ -171,14 +171,18 @@ int main(int argc, char **argv)
 		nonblocking();
 	} else if (!strcmp(what, "killed")) {
 		killed();
-	} else if (!strcmp(what, "wait")) { /* with objects, until it is killed */
+	} else if (!strcmp(what, "wait") || !strcmp(what, "wait-on-demand")) { /* with objects, until it is killed */
 		struct end a, b;
-		open_pair(&a, &b, 0);
+		int on_demand = strcmp(what, "wait");
+		open_pair(&a, &b, on_demand ? IBV_ACCESS_ON_DEMAND : 0);
 		traffic(&a, &b, 3);
 		puts("ready");
 		fflush(stdout);
-		for (;;)
+		for (;;) {
+			if (on_demand) /* each write finds pages that are not there */
+				CHECK(!madvise(b.buf, SIZE, MADV_DONTNEED));
 			traffic(&a, &b, 1);
+		}
 	} else {
 		fprintf(stderr, "no such thing: %s\n", what);
 		return 2;
