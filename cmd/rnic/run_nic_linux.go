@@ -108,6 +108,9 @@ func (o *ownNIC) admit(r *join.Run) (join.Front, error) {
 	if err := o.nic.joinable(&q.NIC); err != nil {
 		return nil, err
 	}
+	if o.dev.Removed() {
+		return nil, errors.New("it has been removed (rdma link delete): wait until the runs that use it have ended, or name other addresses: --addr")
+	}
 	cfg := uverbs.Config{Name: q.NIC.Name, Index: q.Index, NoIoctl: q.NoIoctl, Programs: r, CMIDs: func() []rdmanl.CMID { return cmIDs(o.mgr, o.dev) },
 		CMCounters: func() []rdmanl.Counter { return cmCounters(o.mgr, o.dev) }}
 	if err := q.outputs(r, &cfg); err != nil {

@@ -208,6 +208,7 @@ func TestDeviceRemoval(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Error(err)
 	}
+	client.next(t, Disconnected)
 	if len(client) > 0 {
 		t.Errorf("event %v of the other NIC's id", (<-client).Type)
 	}

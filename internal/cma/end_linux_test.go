@@ -37,6 +37,40 @@ func TestEndIsHeard(t *testing.T) {
 	server.next(t, Disconnected)
 }
 
+// A NIC that is taken away: its own ids hear of that and of nothing else, and can be destroyed; the other side hears that the connection has ended.
+func TestRemovalIsHeard(t *testing.T) {
+	a, b := loopbackAddr(27), loopbackAddr(28)
+	dev, err := device.New(device.Config{Addrs: []netip.Addr{a}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	m, err := New(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	other := nicOn(t, b, nil)
+	_, server, to := listening(t, other, b, 0)
+	c, client, _ := linked(t, m, to, server, 7)
+	idle, idleEvents := resolved(t, m, to)
+	dev.Remove()
+	client.next(t, DeviceRemoval)
+	idleEvents.next(t, DeviceRemoval)
+	server.next(t, Disconnected)
+	if !c.Gone() || !idle.Gone() {
+		t.Error("the ids are not known to be without a NIC")
+	}
+	c.Destroy()
+	idle.Destroy()
+	if n := m.IDs(); n != 0 {
+		t.Errorf("%d ids are left", n)
+	}
+	if len(client)+len(idleEvents) > 0 {
+		t.Error("an id has heard of more")
+	}
+}
+
 // The same where the first three DREQs are lost.
 func TestEndIsHeardUnderLoss(t *testing.T) {
 	dev, m, c, server := ending(t, 24, &fault.Spec{Nth: []uint64{3, 4, 5}}) // after REQ and RTU

@@ -51,7 +51,7 @@ type ID struct {
 	gid   int          // index of src there
 	ib    *ibAddresses // nil: the id is of IP addresses
 	lost  bool         // src is no address of the NIC any more, and the owner knows
-	gone  bool         // the NIC is, and the owner knows
+	gone  bool         // the NIC is, and the owner has been told: see Gone
 
 	conn    *ibcm.Conn
 	lookup  *ibcm.Lookup
@@ -105,7 +105,7 @@ func (i *ID) lock() func() {
 
 // emit hands an event to the owner.
 func (i *ID) emit(e Event) {
-	if i.state != stateDestroyed && !i.m.closed && i.sink != nil {
+	if i.state != stateDestroyed && !i.gone && !i.m.closed && i.sink != nil {
 		e.ID = i
 		i.sink(e)
 	}

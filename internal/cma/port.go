@@ -267,7 +267,8 @@ func (p *port) pump() {
 	p.flush()
 }
 
-// changed tells ids that their address is no longer one of the NIC's, or that the NIC is being closed.
+// changed tells ids that their address is no longer one of the NIC's, or that the NIC is being closed or was taken away. Then their peers are told as well, once, as
+// the kernel does: it destroys the ids itself.
 func (p *port) changed() {
 	p.m.mu.Lock()
 	defer p.m.mu.Unlock()
@@ -277,8 +278,11 @@ func (p *port) changed() {
 		}
 		if p.dev.Removed() {
 			if !i.gone {
-				i.gone = true
 				i.emit(Event{Type: DeviceRemoval})
+				i.gone = true
+				if i.conn != nil {
+					_ = i.conn.Disconnect(p.m.now(), nil) // an error: it is no connection yet, or no more
+				}
 			}
 			continue
 		}
@@ -292,6 +296,16 @@ func (p *port) changed() {
 			i.gid = g
 		}
 	}
+	if p.dev.Removed() {
+		p.pump()
+	}
+}
+
+// Gone tells whether the id's NIC has been taken away: all that is left to do with it is to destroy it.
+func (i *ID) Gone() bool {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	return i.gone
 }
 
 // flush sends what has been waiting, as far as there are slots.

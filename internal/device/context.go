@@ -54,14 +54,14 @@ type Context struct {
 	home     int // the unit that polls the context's doorbells; set with the first source
 }
 
-// Open opens the device for one program. On a closed device the context is closed too.
+// Open opens the device for one program. On a closed device, or a removed one, the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
 		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}}
 	d.mu.Lock()
 	c.number = d.numbers.contexts.Add(1) // under the lock: see findLeaks
-	c.closed = d.closed
-	if !d.closed {
+	c.closed = d.closed || d.away
+	if !c.closed {
 		d.contexts[c] = struct{}{}
 	}
 	d.mu.Unlock()

@@ -77,13 +77,14 @@ type Device struct {
 	state      atomic.Pointer[portState]
 	hookMu     sync.Mutex // held while hooks are called
 	hooks      []*func()
-	// removed: the device is being closed.
+	// removed: the device is being closed, or was taken away (Remove).
 	removed   atomic.Bool
 	portDowns atomic.Uint64 // how often the port went down
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
 	closed   bool
+	away     bool // Remove has been called
 
 	queuePairs []int // of each unit; guarded by the units
 	numbers    numbers
@@ -146,8 +147,9 @@ func (d *Device) Close() error {
 	d.checks.Wait()
 	d.watch.stop()
 	d.faults.close()
-	d.removed.Store(true)
-	d.callHooks()
+	if !d.removed.Swap(true) {
+		d.callHooks()
+	}
 	d.engine.Drain() // what was posted before, a connection manager's last word for instance, has left
 	for _, c := range open {
 		c.Close()

@@ -238,7 +238,7 @@ func (d *Device) announce(events []nic.EventType) {
 // only where there is no other.
 func (d *Device) PortActive() bool { return d.state.Load().active }
 
-// Removed tells whether the device is being closed.
+// Removed tells whether the device is being closed, or was taken away (Remove).
 func (d *Device) Removed() bool { return d.removed.Load() }
 
 func (d *Device) callHooks() {
@@ -250,7 +250,7 @@ func (d *Device) callHooks() {
 }
 
 // OnPortChange makes the device call f now, after each change of the port's state or GID table before
-// its events, and once when the device is being closed (Removed), before its contexts are. The function returned ends that, and waits for a call that is under way. f must not close the device.
+// its events, and once when the device is being closed or taken away (Removed), before its contexts are. The function returned ends that, and waits for a call that is under way. f must not close the device.
 func (d *Device) OnPortChange(f func()) (cancel func()) {
 	d.hookMu.Lock()
 	defer d.hookMu.Unlock()

@@ -34,6 +34,7 @@ type Sandbox interface {
 	AddLive(path string, read func() (string, error)) error
 	AddSymlink(path, target string) error
 	AddDevice(path string, major, minor uint32, d sandbox.Device) error
+	Remove(path string) error
 	Forget(*sandbox.File)
 }
 
@@ -167,6 +168,8 @@ func (g *Guest) build(m *message) error {
 	switch m.kind {
 	case kindDir:
 		return g.sb.AddDir(string(m.body))
+	case kindRemove:
+		return g.sb.Remove(string(m.body))
 	case kindDevice:
 		return g.sb.AddDevice(string(m.body), uint32(m.num[0]), uint32(m.num[1]), &guestDevice{g, m.num[2]})
 	case kindLive:

@@ -297,9 +297,15 @@ func (r *Run) call(m *message) bool {
 	case kindIoctl, kindWrite:
 		f, ok := r.file(m.num[0])
 		switch {
-		case !ok && m.kind == kindWrite && m.num[2] == sandbox.WaitSize: // closed by another thread in this moment
+		case !ok && m.kind == kindWrite: // closed by another thread in this moment
 			c.tid, c.pid, c.fd = int(m.num[3]), int(m.num[4]), int(m.num[5])
-			run = func() { time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) }) }
+			run = func() {
+				if sandbox.Waits(c.ReadMem, m.num[1], m.num[2]) {
+					time.AfterFunc(sandbox.WaitClosed, func() { c.Fail(unix.EBADF) })
+				} else {
+					c.Fail(unix.EBADF)
+				}
+			}
 		case !ok:
 			c.Fail(unix.EBADF)
 		}
@@ -408,6 +414,11 @@ func (r *Run) drop(id uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.files, id)
+}
+
+// Remove is the sandbox's: a part of the tree is gone.
+func (r *Run) Remove(path string) error {
+	return r.change(message{kind: kindRemove, body: []byte(path)})
 }
 
 // Forget is the sandbox's: a file that is not regular is gone.

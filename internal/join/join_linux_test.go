@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -65,6 +66,13 @@ func (b *box) AddDevice(path string, major, minor uint32, d sandbox.Device) erro
 	return b.set(path, fmt.Sprint(major, ":", minor))
 }
 
+func (b *box) Remove(path string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	maps.DeleteFunc(b.tree, func(p, _ string) bool { return p == path || strings.HasPrefix(p, path+"/") })
+	return nil
+}
+
 func (b *box) Forget(f *sandbox.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -97,7 +105,7 @@ func (c *boxCall) ReadMem(uint64, []byte) error  { return unix.EFAULT } // the h
 func (c *boxCall) WriteMem(uint64, []byte) error { return unix.EFAULT }
 func (c *boxCall) Valid() bool                   { return !c.invalid }
 func (c *boxCall) Nonblocking(fd int) bool       { return fd == 7 }
-func (c *boxCall) SignalPending() bool           { return true }
+func (c *boxCall) SignalPending() bool           { return !c.calm.Load() }
 func (c *boxCall) Stranded() bool                { return c.stranded }
 func (c *boxCall) Reply(v int64)                 { c.value = v; c.end() }
 func (c *boxCall) Fail(e syscall.Errno)          { c.value, c.errno = -1, e; c.end() }
@@ -601,13 +609,21 @@ func TestChangesArrive(t *testing.T) {
 	if err := j.front.run.AddFile("/sys/class/infiniband/rxe0/ports/1/state", "1: DOWN\n"); err != nil {
 		t.Fatal(err)
 	}
-	for range 1000 {
-		if j.get("/sys/class/infiniband/rxe0/ports/1/state") == "1: DOWN\n" {
-			return
+	arrives := func(path, content string) {
+		t.Helper()
+		for begin := time.Now(); j.get(path) != content; time.Sleep(time.Millisecond) {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("a change of %s by the host has not arrived", path)
+			}
 		}
-		time.Sleep(time.Millisecond)
 	}
-	t.Error("a file that the host changed has not arrived")
+	arrives("/sys/class/infiniband/rxe0/ports/1/state", "1: DOWN\n")
+	if err := j.front.run.Remove("/sys/class/infiniband/rxe0"); err != nil {
+		t.Fatal(err)
+	}
+	arrives("/sys/class/infiniband/rxe0/ports/1/state", "")
+	arrives("/sys/class/infiniband/rxe0/node_type", "")
+	arrives("/dev/infiniband/uverbs0", "231:192")
 }
 
 // A message to a run that does not read its standard error holds nobody up.
@@ -729,4 +745,36 @@ func FuzzHost(f *testing.F) {
 		h.Finish()
 		h.Close()
 	})
+}
+
+// A command on a file that another thread has closed in this moment is held if it is one that waits for an event, and answered at once if it is another of its length:
+// as in a run of its own (sandbox.Waits).
+func TestCommandOnAClosedFile(t *testing.T) {
+	j := start(t, Request{})
+	closed := &sandbox.File{Data: &guestFile{1 << 40}}
+	var head [16]byte // struct rdma_ucm_cmd_hdr and an address
+	addr := uint64(uintptr(unsafe.Pointer(&head)))
+	write := func(command byte, n uint64) (c *boxCall, held bool) {
+		head[0] = command
+		c = &boxCall{b: j.box, done: make(chan struct{})}
+		c.calm.Store(true)
+		j.dev.Write(c, closed, addr, n) // returns with the answer, or with the word that it comes later
+		select {
+		case <-c.done:
+		default:
+			held = true
+		}
+		return c, held
+	}
+	const getEvent, destroyID = 12, 1
+	for what, x := range map[string]struct {
+		command byte
+		n       uint64
+		held    bool
+	}{"another command": {destroyID, 16, false}, "a command of another length": {getEvent, 24, false}, "a command that waits": {getEvent, 16, true}} {
+		c, held := write(x.command, x.n)
+		if <-c.done; c.errno != unix.EBADF || held != x.held {
+			t.Errorf("%s: %v, held %v", what, c.errno, held)
+		}
+	}
 }

@@ -45,6 +45,7 @@ const (
 	kindSymlink = 'l' // (length of the path; path, target)
 	kindDevice  = 'D' // (major, minor, device; path)
 	kindLive    = 'V' // (number of the file; path)
+	kindRemove  = 'x' // (; path)
 	kindForget  = 'g' // (file)
 	kindReady   = 'R'
 	kindRefused = 'X' // (; reason)

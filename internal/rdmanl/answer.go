@@ -32,12 +32,13 @@ func init() {
 	operations[opSysGet] = operation{do: (*request).system}
 	operations[opGetChardev] = operation{do: (*request).chardev}
 	operations[opResGet] = operation{do: (*request).summary, dump: (*request).summaries}
+	operations[opDelLink] = operation{do: (*request).delLink}
 	operations[opStatGet] = operation{do: (*request).stat, dump: (*request).statDump}
 	operations[opStatStatus] = operation{do: (*request).statStatus}
 	for op, k := range kinds {
 		operations[op] = operation{do: k.do, dump: k.dump}
 	}
-	for _, op := range []uint16{opSet, opNewLink, opDelLink, opSysSet, opStatSet, opStatDel, opResQPGetRaw, opResCQGetRaw, opResMRGetRaw} {
+	for _, op := range []uint16{opSet, opNewLink, opSysSet, opStatSet, opStatDel, opResQPGetRaw, opResCQGetRaw, opResMRGetRaw} {
 		operations[op].admin = true
 	}
 }

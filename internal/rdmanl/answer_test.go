@@ -312,6 +312,9 @@ func TestErrors(t *testing.T) {
 		"rename":                  {ask(opSet, 0, dev, str(attrDevName, "x")), false, eperm},
 		"rename by root":          {ask(opSet, 0, dev, str(attrDevName, "x")), true, eopnotsupp},
 		"new link by root":        {ask(opNewLink, 0), true, eopnotsupp},
+		"delete no link":          {ask(opDelLink, 0), false, einval},
+		"delete another link":     {ask(opDelLink, 0, u32(attrDevIndex, 9)), false, einval},
+		"delete what stays":       {ask(opDelLink, 0, u32(attrDevIndex, 4)), false, eopnotsupp},
 		"namespaces":              {ask(opSysSet, 0), false, eperm},
 		"raw queue pair":          {ask(opResQPGetRaw, flagDump, dev), true, eopnotsupp},
 	} {
@@ -326,6 +329,16 @@ func TestErrors(t *testing.T) {
 		if string(d.body[4:]) != string(c.req) {
 			t.Errorf("%s: the error repeats %x, not the request %x", what, d.body[4:], c.req)
 		}
+	}
+}
+
+// RDMA_NLDEV_CMD_DELLINK takes the device away that it names.
+func TestDeleteLink(t *testing.T) {
+	s, removed := sample(), 0
+	s.Devices[0].Remove = func() { removed++ }
+	answers := s.Answer(ask(opDelLink, flagAck, u32(attrDevIndex, 3)), caller)
+	if d := one(t, answers); d.typ != typeError || errorOf(t, answers[0]) != 0 || removed != 1 {
+		t.Errorf("type %d, error %d, removed %d times", d.typ, errorOf(t, answers[0]), removed)
 	}
 }
 

@@ -80,6 +80,20 @@ func (m *message) port(d *Device, n uint32) {
 	}
 }
 
+// delLink is RDMA_NLDEV_CMD_DELLINK, which takes a device away that a user has made. In the kernel it takes CAP_NET_ADMIN; here a device is of the user whose
+// programs ask.
+func (r *request) delLink() errno {
+	d, e := r.named()
+	switch {
+	case e != 0:
+		return e
+	case d.Remove == nil:
+		return eopnotsupp
+	}
+	d.Remove()
+	return 0
+}
+
 // system is RDMA_NLDEV_CMD_SYS_GET: network namespaces share devices, and memory that is registered survives a fork.
 func (r *request) system() errno {
 	m := r.begin(0)

@@ -24,6 +24,9 @@ type Device struct {
 	Resources func() Resources
 	// Counters are the hardware counters of a port, always the same in the same order; nil: there are none.
 	Counters func(port uint32) []Counter
+	// Remove takes the device away; nil: it cannot be. Removed: it has been, and is not to be told of.
+	Remove  func()
+	Removed bool
 }
 
 // Port is one port.

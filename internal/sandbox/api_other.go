@@ -26,6 +26,9 @@ func (*Supervisor) AddFile(path, content string) error { return ErrUnsupported }
 // AddLive returns ErrUnsupported on this platform.
 func (*Supervisor) AddLive(path string, read func() (string, error)) error { return ErrUnsupported }
 
+// Remove returns ErrUnsupported on this platform.
+func (*Supervisor) Remove(path string) error { return ErrUnsupported }
+
 // AddSymlink returns ErrUnsupported on this platform.
 func (*Supervisor) AddSymlink(path, target string) error { return ErrUnsupported }
 

@@ -675,8 +675,8 @@ func clientClosed([]string) error {
 	if err := unix.Close(cm); err != nil {
 		return err
 	}
-	wait := make([]byte, WaitSize)
-	for _, other := range [][]byte{make([]byte, WaitSize+8), wait} {
+	wait := make([]byte, waitSize)
+	for _, other := range [][]byte{make([]byte, waitSize+8), wait} {
 		begin := time.Now()
 		if _, err := unix.Write(cm, other); err != unix.EBADF || time.Since(begin) >= WaitClosed {
 			return fmt.Errorf("another command on a closed descriptor: %v after %v, want EBADF at once", err, time.Since(begin))

@@ -14,11 +14,17 @@ import (
 // the other destroys the channel and exits, and an error in the first would end the program with a failure. Here the
 // descriptor can be closed between the write and the moment at which the supervisor looks at it.
 
-// WaitSize is the size of the only command of RangeCM that waits: RDMA_USER_CM_CMD_GET_EVENT, a header and an address
+// waitSize is the size of the only command of RangeCM that waits: RDMA_USER_CM_CMD_GET_EVENT, a header and an address
 // (rdma_user_cm.h). Others are of that size too, which do not wait: cmdGetEvent, in the header, tells it from them.
-const WaitSize = 16
+const waitSize = 16
 
 const cmdGetEvent = 12
+
+// Waits reports that a write of n bytes at addr to a file of RangeCM, of a program whose memory read reads, is a command that waits.
+func Waits(read func(addr uint64, p []byte) error, addr, n uint64) bool {
+	var head [4]byte
+	return n == waitSize && read(addr, head[:]) == nil && binary.LittleEndian.Uint32(head[:]) == cmdGetEvent
+}
 
 // WaitClosed is how long a command that waits is held when its descriptor turns out to be closed, before it gets EBADF: nothing
 // tells whether the close came before or after it, and a program that ends does so sooner.
@@ -26,14 +32,13 @@ const WaitClosed = 2 * time.Second
 
 // holdClosed holds such a command, unless the number is in use.
 func (s *server) holdClosed(n *notif) bool {
-	if fd := uint32(n.args[0]); n.args[2] != WaitSize || fd < s.ranges.cm || fd >= s.ranges.end {
+	if fd := uint32(n.args[0]); n.args[2] != waitSize || fd < s.ranges.cm || fd >= s.ranges.end {
 		return false
 	}
 	if _, open := fileAt(int(n.tid), int(int32(n.args[0]))); open {
 		return false
 	}
-	var head [4]byte
-	if readMem(int(n.tid), n.args[1], head[:]) != nil || binary.LittleEndian.Uint32(head[:]) != cmdGetEvent {
+	if !Waits(func(addr uint64, p []byte) error { return readMem(int(n.tid), addr, p) }, n.args[1], n.args[2]) {
 		return false
 	}
 	c := s.newCall(n, nil, n.args[1])

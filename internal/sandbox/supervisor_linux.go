@@ -142,6 +142,10 @@ func (s *Supervisor) AddDir(path string) error { return s.tree.addDir(path) }
 // may be called while the program runs.
 func (s *Supervisor) AddFile(path, content string) error { return s.tree.addFile(path, content) }
 
+// Remove takes away a file, or a directory with all that is in it, also while programs run: devices that are not there any more. What is open
+// stays open.
+func (s *Supervisor) Remove(path string) error { return s.tree.remove(path) }
+
 // AddSymlink makes a symbolic link of the tree. The target is relative and should stay in the
 // tree.
 func (s *Supervisor) AddSymlink(path, target string) error { return s.tree.addSymlink(path, target) }

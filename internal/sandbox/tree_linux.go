@@ -5,9 +5,12 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -117,6 +120,29 @@ func (t *tree) addSymlink(p, target string) error {
 		return err
 	}
 	return os.Symlink(target, r)
+}
+
+// remove takes away a file, or a directory with all that is in it. Descriptors of it stay what they are.
+func (t *tree) remove(p string) error {
+	r, err := t.real(p)
+	if err != nil {
+		return err
+	}
+	below := func(n *node) bool { return n.path == p || strings.HasPrefix(n.path, p+"/") }
+	t.mu.Lock()
+	maps.DeleteFunc(t.nodes, func(_ string, n *node) bool { return below(n) })
+	for base, named := range t.bases {
+		if named = slices.DeleteFunc(slices.Clone(named), below); len(named) > 0 { // others look at the old one
+			t.bases[base] = named
+		} else {
+			delete(t.bases, base)
+		}
+	}
+	t.mu.Unlock()
+	if err := os.RemoveAll(r); err != nil {
+		return fmt.Errorf("remove %s of the emulated tree: %w", p, err)
+	}
+	return nil
 }
 
 func (t *tree) addDevice(p string, major, minor uint32, d Device) error {

@@ -35,8 +35,11 @@ type spec struct {
 	run  func(*command) error
 }
 
-// cmdGetEvent is the number of the command that may wait.
-const cmdGetEvent = 12
+// Numbers of the command that may wait, and of that which is left to an id whose device is gone.
+const (
+	cmdGetEvent  = 12
+	cmdDestroyID = 1
+)
 
 var commands = []spec{
 	{"CREATE_ID", 24, (*command).createID},
@@ -119,11 +122,14 @@ func (c *command) respond(addr uint64, b []byte, least int) error {
 func (c *command) u32(at int) uint32 { return le.Uint32(c.in[at:]) }
 func (c *command) u64(at int) uint64 { return le.Uint64(c.in[at:]) }
 
-// id is the id whose number is at an offset.
+// id is the id whose number is at an offset. As in the kernel, one whose device has been taken away can only be destroyed.
 func (c *command) id(at int) (*id, error) {
 	i, errno := c.drv.get(c.file, c.u32(at))
 	if errno != 0 {
 		return nil, errno
+	}
+	if c.num != cmdDestroyID && i.cm.Gone() {
+		return nil, fmt.Errorf("its device was removed: %w", syscall.ENXIO)
 	}
 	return i, nil
 }

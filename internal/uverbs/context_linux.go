@@ -22,6 +22,7 @@ type verbsContext struct {
 	opened  bool     // GET_CONTEXT was called
 	async   *channel // its asynchronous events, if it asked for them
 	closed  bool
+	dead    bool // the device has been taken away
 
 	pid     int // the process that opened it, and its name: known if somebody watches
 	process string
@@ -48,6 +49,20 @@ func (c *verbsContext) close() {
 		return
 	}
 	c.closed = true
+	if !c.dead {
+		c.destroyAll()
+	}
+	s := c.file.Log().Stats()
+	if s.Dead != nil || s.Skipped > 0 {
+		c.drv.logf("doorbells: %d seen, %d records skipped, log ended: %v", s.Doorbells, s.Skipped, s.Dead)
+	}
+	c.drv.warnOfLost(s.Others)
+	c.file.Close()
+	delete(c.drv.contexts, c)
+}
+
+// destroyAll destroys the context's objects.
+func (c *verbsContext) destroyAll() {
 	for _, o := range c.objects {
 		if q, ok := o.(*qpObject); ok && c.drv.journal.counts() {
 			n := q.look()
@@ -55,11 +70,6 @@ func (c *verbsContext) close() {
 		}
 	}
 	c.dev.Close()
-	s := c.file.Log().Stats()
-	if s.Dead != nil || s.Skipped > 0 {
-		c.drv.logf("doorbells: %d seen, %d records skipped, log ended: %v", s.Doorbells, s.Skipped, s.Dead)
-	}
-	c.drv.warnOfLost(s.Others)
 	for _, o := range c.objects {
 		switch o := o.(type) {
 		case *cqObject:
@@ -72,8 +82,7 @@ func (c *verbsContext) close() {
 		}
 	}
 	c.objects = nil
-	c.file.Close()
-	delete(c.drv.contexts, c)
+	c.qps = 0
 }
 
 // newHandle finds a free handle. Never 0: a handle of 0 in a doorbell means that it is not written

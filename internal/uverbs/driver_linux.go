@@ -182,6 +182,10 @@ func (d *Driver) Open(sys sandbox.Call, flags int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.opened = true
+	if d.dev.Removed() {
+		sys.Fail(syscall.ENXIO)
+		return
+	}
 	limit, err := d.cfg.Programs.SizeLimit(sys)
 	if err != nil {
 		d.logf("opening device %s: %v", d.cfg.Name, err)
@@ -352,6 +356,9 @@ func (c *call) execute(run func(*call) syscall.Errno) syscall.Errno {
 	}
 	c.drv.mu.Lock()
 	defer c.drv.mu.Unlock()
+	if c.ctx.dead {
+		return c.failed(fmt.Errorf("the device was removed: %w", syscall.EIO))
+	}
 	if c.ctx.closed {
 		return syscall.EIO
 	}

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -252,14 +253,18 @@ func (p *pump) close() {
 	}
 }
 
-// asyncOf lists the channels of asynchronous events of a context.
-func (p *pump) asyncOf(ctx *verbsContext) (found []*channel) {
+// of lists the channels of a context, and asyncOf those of asynchronous events.
+func (p *pump) of(ctx *verbsContext) (found []*channel) {
 	for _, w := range p.pipes.Items() {
-		if w.c.ctx == ctx && w.c.size == sizeAsyncEvent {
+		if w.c.ctx == ctx {
 			found = append(found, w.c)
 		}
 	}
 	return found
+}
+
+func (p *pump) asyncOf(ctx *verbsContext) []*channel {
+	return slices.DeleteFunc(p.of(ctx), func(c *channel) bool { return c.size != sizeAsyncEvent })
 }
 
 // sink hands the device's events to the channels of the objects they are about, or, those of the port, to

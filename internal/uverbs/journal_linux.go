@@ -223,6 +223,7 @@ func (j *journal) eventRecord(t *told) *record {
 	switch t.kind {
 	case "":
 		r.args.num("port", portNumber)
+	case "device": // of it as a whole
 	case "qp":
 		r.args.queuePair("qp", uint64(t.id), t.num)
 	default:

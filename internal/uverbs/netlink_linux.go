@@ -21,7 +21,9 @@ func Netlink(devices ...Described) sandbox.NetlinkHandler {
 	return func(datagram []byte, port uint32, admin bool) [][]byte {
 		var sys rdmanl.System
 		for i, d := range devices {
-			sys.Devices = append(sys.Devices, d.netlinkDevice(uint32(i)))
+			if x := d.netlinkDevice(uint32(i)); !x.Removed {
+				sys.Devices = append(sys.Devices, x)
+			}
 		}
 		return sys.Answer(datagram, rdmanl.Caller{PortID: port, Admin: admin})
 	}
@@ -42,6 +44,7 @@ type Remote struct {
 var (
 	askDevice   = []byte("device")
 	askDetailed = []byte("resources")
+	askRemove   = []byte("remove") // the device
 )
 
 // description is a device in words, with what its functions would say.
@@ -53,11 +56,14 @@ type description struct {
 
 // Describe answers a Remote's question.
 func (d *Driver) Describe(question []byte) ([]byte, error) {
+	if bytes.Equal(question, askRemove) {
+		d.dev.Remove()
+	}
 	x := description{Device: d.netlinkDevice(0)}
 	if bytes.Equal(question, askDetailed) {
 		x.Resources, x.Counters = x.Device.Resources(), x.Device.Counters(0)
 	}
-	x.Device.Resources, x.Device.Counters = nil, nil
+	x.Device.Resources, x.Device.Counters, x.Device.Remove = nil, nil, nil
 	var b bytes.Buffer
 	err := gob.NewEncoder(&b).Encode(&x)
 	return b.Bytes(), err
@@ -77,6 +83,7 @@ func (r Remote) netlinkDevice(index uint32) rdmanl.Device {
 	d.Index = index
 	d.Resources = func() rdmanl.Resources { return r.ask(askDetailed).Resources }
 	d.Counters = func(uint32) []rdmanl.Counter { return r.ask(askDetailed).Counters }
+	d.Remove = func() { r.ask(askRemove) }
 	return d
 }
 
@@ -91,6 +98,8 @@ func (d *Driver) netlinkDevice(index uint32) rdmanl.Device {
 		CapFlags: d.attr.CapFlags, NodeGUID: d.attr.NodeGUID, SysImageGUID: d.attr.NodeGUID, Protocol: "roce",
 		Ports:     []rdmanl.Port{p},
 		Chardevs:  []rdmanl.Chardev{{Type: "uverbs", Name: "uverbs" + strconv.Itoa(d.cfg.Index), Major: verbsMajor, Minor: verbsMinor + uint32(d.cfg.Index), ABI: providerABI, DriverID: driverRXE}},
+		Removed:   d.dev.Removed(),
+		Remove:    d.dev.Remove,
 		Resources: d.netlinkResources,
 		Counters:  func(uint32) []rdmanl.Counter { return d.hwCounters(d.dev.Readings()) },
 	}

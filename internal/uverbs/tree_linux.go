@@ -26,6 +26,7 @@ type Tree interface {
 	AddLive(path string, read func() (string, error)) error
 	AddSymlink(path, target string) error
 	AddDevice(path string, major, minor uint32, d sandbox.Device) error
+	Remove(path string) error
 }
 
 // AddTo adds the device's files to the tree: /dev/infiniband/uverbs0 (or of Config.Index) and what clients read below
@@ -43,7 +44,12 @@ func (d *Driver) AddTo(t Tree) error {
 	if b.err == nil {
 		b.err = t.AddDevice("/dev/infiniband/"+node, verbsMajor, minor, d)
 	}
+	paths := []string{verbs + "/" + node, "/sys/class/infiniband/" + d.cfg.Name, "/dev/infiniband/" + node}
 	d.noHook = d.dev.OnPortChange(func() {
+		if d.dev.Removed() {
+			d.removed(t, paths)
+			return
+		}
 		b := treeBuilder{t: t}
 		b.portStateFiles(d, "/sys/class/infiniband/"+d.cfg.Name+"/ports/1")
 		if b.err != nil {

@@ -76,7 +76,7 @@ func TestRDMAToolChangesNothing(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to run as a user who has no capability in the test's namespace")
 	}
-	for _, command := range []string{"dev set hca7 name other", "link add x type rxe netdev lo", "link delete hca7", "system set netns exclusive", "statistic qp set link hca7/1 auto type on"} {
+	for _, command := range []string{"dev set hca7 name other", "link add x type rxe netdev lo", "system set netns exclusive", "statistic qp set link hca7/1 auto type on"} {
 		out, code := run(t, "--name", "hca7", "--", "sh", "-c", "PATH=$PATH:/sbin:/usr/sbin; rdma "+command+"; rdma dev")
 		if code != 0 || !strings.Contains(out, "Operation not permitted") || !strings.Contains(out, "0: hca7: ") {
 			t.Errorf("rdma %s: exit code %d\n%s", command, code, out)

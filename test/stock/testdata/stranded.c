@@ -29,7 +29,7 @@ static void patience_ends(int signum)
 }
 
 /* A command that is interrupted before it has begun: whoever would answer it, the parent of this process, is stopped, and goes on when the
- * command has ended. A thread of his may stop too late. */
+ * command has ended. A thread of his may stop too late: when it has answered, or when it has begun, and then no signal ends the command. */
 static int interrupted_once(void)
 {
 	pid_t self = getpid(), supervisor = getppid();
@@ -39,7 +39,8 @@ static int interrupted_once(void)
 	if (child == 0) {
 		kill(supervisor, SIGSTOP);
 		usleep(20000);
-		for (*answered = 1; *answered == 1; usleep(10000))
+		*answered = 1;
+		for (int i = 0; i < 50 && *answered == 1; i++, usleep(10000))
 			kill(self, SIGALRM);
 		kill(supervisor, SIGCONT);
 		_exit(0);
