@@ -51,6 +51,15 @@ func TestRemove(t *testing.T) {
 	if _, err := verbs.Wrap(d).Open().AllocPD(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("a program that comes later sees %v", err)
 	}
+	// What becomes of the port of such a device is nobody's news.
+	if _, err := d.AddFault(rule(t, "down=1h")); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); d.PortActive(); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 30*time.Second {
+			t.Fatal("the port does not go down")
+		}
+	}
 	if err := d.Close(); err != nil || told != 1 {
 		t.Errorf("closing: %v; told %d times", err, told)
 	}
