@@ -37,6 +37,7 @@ func TestRemove(t *testing.T) {
 		_, err := b.cq.Next(ctx, make([]verbs.WC, 1))
 		waiter <- err
 	}()
+	time.Sleep(20 * time.Millisecond) // mostly it sleeps by now; sooner, the test sees less
 	d.Remove()
 	d.Remove()
 	if told != 1 {
