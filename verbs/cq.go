@@ -205,6 +205,8 @@ func (q *CQ) wait(ctx context.Context, solicited bool) error {
 			return q.use("wait for completions")
 		case <-q.ctx.done:
 			return q.use("wait for completions")
+		case <-q.ctx.ctx.Done(): // the device has been taken away
+			return fmt.Errorf("wait for completions: %w", ErrClosed)
 		}
 	}
 	return nil

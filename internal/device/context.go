@@ -52,21 +52,27 @@ type Context struct {
 	number   uint32         // see resources.go
 	pid      atomic.Int64
 	home     int // the unit that polls the context's doorbells; set with the first source
+	done     chan struct{}
 }
 
 // Open opens the device for one program. On a closed device, or a removed one, the context is closed too.
 func (d *Device) Open(sink Sink) *Context {
 	c := &Context{dev: d, sink: sink, pds: map[*PD]struct{}{}, mrs: map[*MR]struct{}{}, mws: map[*MW]struct{}{}, cqs: map[*CQ]struct{}{},
-		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}}
+		ahs: map[*AH]struct{}{}, qps: map[*QP]struct{}{}, srqs: map[*SRQ]struct{}{}, xrcds: map[*XRCD]struct{}{}, byHandle: map[uint32]*QP{}, done: make(chan struct{})}
 	d.mu.Lock()
 	c.number = d.numbers.contexts.Add(1) // under the lock: see findLeaks
 	c.closed = d.closed || d.away
-	if !c.closed {
+	if c.closed {
+		close(c.done)
+	} else {
 		d.contexts[c] = struct{}{}
 	}
 	d.mu.Unlock()
 	return c
 }
+
+// Done is closed when the context is: by its owner, or with the device.
+func (c *Context) Done() <-chan struct{} { return c.done }
 
 // openContexts lists the contexts in the order of their numbers. d.mu is held.
 func (d *Device) openContexts() []*Context {
@@ -175,6 +181,7 @@ func (c *Context) Close() {
 	c.dev.mu.Lock()
 	delete(c.dev.contexts, c)
 	c.dev.mu.Unlock()
+	close(c.done)
 }
 
 // Objects tells how many objects of each kind the context owns.

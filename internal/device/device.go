@@ -77,6 +77,7 @@ type Device struct {
 	state      atomic.Pointer[portState]
 	hookMu     sync.Mutex // held while hooks are called
 	hooks      []*func()
+	told       bool // hooks have been called since the device was removed; guarded by hookMu
 	// removed: the device is being closed, or was taken away (Remove).
 	removed   atomic.Bool
 	portDowns atomic.Uint64 // how often the port went down

@@ -37,6 +37,7 @@ func TestRemove(t *testing.T) {
 		_, err := b.cq.Next(ctx, make([]verbs.WC, 1))
 		waiter <- err
 	}()
+	time.Sleep(20 * time.Millisecond) // mostly it sleeps by now; sooner, the test sees less
 	d.Remove()
 	d.Remove()
 	if told != 1 {
@@ -50,6 +51,15 @@ func TestRemove(t *testing.T) {
 	}
 	if _, err := verbs.Wrap(d).Open().AllocPD(); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("a program that comes later sees %v", err)
+	}
+	// What becomes of the port of such a device is nobody's news.
+	if _, err := d.AddFault(rule(t, "down=1h")); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); d.PortActive(); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 30*time.Second {
+			t.Fatal("the port does not go down")
+		}
 	}
 	if err := d.Close(); err != nil || told != 1 {
 		t.Errorf("closing: %v; told %d times", err, told)

@@ -241,9 +241,14 @@ func (d *Device) PortActive() bool { return d.state.Load().active }
 // Removed tells whether the device is being closed, or was taken away (Remove).
 func (d *Device) Removed() bool { return d.removed.Load() }
 
+// callHooks calls them, but no more when they have been told that the device is removed.
 func (d *Device) callHooks() {
 	d.hookMu.Lock()
 	defer d.hookMu.Unlock()
+	if d.told {
+		return
+	}
+	d.told = d.removed.Load()
 	for _, f := range d.hooks {
 		(*f)()
 	}

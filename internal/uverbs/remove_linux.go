@@ -47,7 +47,9 @@ func (c *verbsContext) disassociate() (ended []*sandbox.File) {
 			ch.post(&eventOrigin{}, fatal)
 		}
 		if ch.drained() {
-			ended = append(ended, c.drv.pump.remove(ch))
+			if f := c.drv.pump.remove(ch); f != nil { // nil: the program has closed it in this moment, and the sandbox is told of that
+				ended = append(ended, f)
+			}
 		}
 	}
 	go c.sweep()

@@ -103,3 +103,42 @@ func TestDeviceIsRemoved(t *testing.T) {
 		}
 	}
 }
+
+// A program may close a channel in the very moment in which its device is taken away: the sandbox is told of that channel once, and by its file.
+func TestChannelIsClosedAsDeviceIsRemoved(t *testing.T) {
+	p := newProgram(t, nil)
+	if err := p.drv.AddTo(new(removals)); err != nil {
+		t.Fatal(err)
+	}
+	fd, _ := p.context()
+	n := p.compChannel(fd)
+	ch := p.files[n].Data.(*channel)
+	ch.mu.Lock() // holds up first the one that sees the close, then the other
+	delete(p.files, n)
+	unix.Close(n)
+	const soon = 50 * time.Millisecond // for each to come so far: sooner, the test sees less
+	time.Sleep(soon)
+	done := make(chan struct{})
+	var fault any
+	go func() {
+		defer close(done)
+		defer func() { fault = recover() }()
+		p.drv.dev.Remove()
+	}()
+	time.Sleep(soon)
+	ch.mu.Unlock()
+	<-done
+	if fault != nil {
+		t.Fatal(fault)
+	}
+	for begin := time.Now(); p.forgotten() < 2; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatal("the sandbox was not told of both channels")
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if slices.Contains(p.gone, nil) || len(p.gone) != 2 {
+		t.Errorf("the sandbox was told of %d files: %v", len(p.gone), p.gone)
+	}
+}
