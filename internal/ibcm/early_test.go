@@ -81,3 +81,23 @@ func TestEarlyFlood(t *testing.T) {
 	}
 	n.empty()
 }
+
+// A peer that takes its id for another service, since its REJ of the first request was lost, has one request.
+func TestEarlyReplaced(t *testing.T) {
+	n := patient(t)
+	_, err := n.hosts[1].cm.Listen(service, 0, nil)
+	must(t, err)
+	r := request(n, 0x111)
+	r.ServiceID++
+	a, err := n.hosts[0].cm.Connect(n.now, n.addr(0), r, nil)
+	must(t, err)
+	n.pass(millisecond)
+	first := n.hosts[0].sent[0]
+	be.PutUint64(mad(first.MAD[:]).body()[8:], service)
+	n.give(1, &first)
+	n.pass(millisecond)
+	n.hosts[1].wants(t, EventRequest)
+	n.pass(200 * millisecond)
+	n.hosts[0].wants(t)
+	a.Close(n.now)
+}

@@ -93,6 +93,7 @@ func (c *CM) receiveREQ(from Address, m mad) {
 		c.stats.BacklogDrops++ // it will be repeated
 		return
 	}
+	c.forgetEarly(earlyKey{kindREQ, key}) // of the same id, for what the peer wants no more
 	k := c.newConn(from)
 	k.remoteID, k.tid, k.listener = id, m.tid(), l
 	k.peer, k.guid, k.hasPeer = r.Connection, r.RemoteGUID, true

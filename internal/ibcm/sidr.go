@@ -99,6 +99,7 @@ func (c *CM) receiveLookup(from Address, m mad) {
 		c.stats.BacklogDrops++
 		return
 	}
+	c.forgetEarly(earlyKey{kindSIDRREQ, key})
 	l.listener = srv
 	srv.lookups[l] = struct{}{}
 	c.npend++
