@@ -25,7 +25,7 @@ const Patience = 90 * time.Second
 
 var hosts atomic.Uint32
 
-// NIC makes a NIC at a loopback address that only it has: the NICs of other processes listen on the same port. One in 256 of them may try the same
+// NIC makes a NIC at a loopback address that only it has: the NICs of other processes listen on the same port. One in 8192 of them may try the same
 // addresses first.
 func NIC(t *testing.T, change func(*device.Config)) *verbs.Device {
 	t.Helper()
@@ -46,7 +46,7 @@ func NIC(t *testing.T, change func(*device.Config)) *verbs.Device {
 func config(change func(*device.Config)) device.Config {
 	n, pid := hosts.Add(1), os.Getpid()
 	cfg := device.Config{Name: fmt.Sprintf("nic%d", n), Limits: nic.DefaultLimits(),
-		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 100 + byte(pid>>16&7)<<4 | byte(n>>8)&15, byte(pid), byte(n)})}}
+		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 28 + byte(pid>>8&31), byte(pid), byte(n)})}}
 	if change != nil {
 		change(&cfg)
 	}
