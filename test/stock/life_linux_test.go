@@ -149,7 +149,7 @@ done`
 // is on demand, and the pages that the transfers need are not there.
 func TestKilledProgramIsCleanedUp(t *testing.T) {
 	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+	for d := dir; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
 		if err := os.Chmod(d, 0o777); err != nil {
 			t.Fatal(err)
 		}
