@@ -48,7 +48,7 @@ func TestRunOfThePeerIsKilled(t *testing.T) {
 	installed(t, "ib_write_bw")
 	script := fmt.Sprintf(`%[1]s run --addr 127.0.0.1 -- ib_write_bw -F -D 20 >/dev/null 2>&1 & s=$!
 until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6; do kill -0 $s || exit 1; sleep 0.05; done
-(sleep 1.5; kill -9 $s) &
+(n=0; until [ $(grep '^Udp: [0-9]' /proc/net/snmp | cut -d' ' -f2) -gt 1000 ] || [ $n -gt 1500 ]; do n=$((n+1)); sleep 0.02; done; kill -9 $s) & # packets flow
 %[1]s run --addr 127.0.0.2 -- ib_write_bw -F -D 20 127.0.0.1
 echo "exit code $?"`, rnic(t))
 	out, code := command(t, ordinary, "sh", "-c", script)
