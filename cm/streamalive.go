@@ -6,7 +6,8 @@ import (
 	"rnic/verbs"
 )
 
-// streamIdle is how long a stream may be silent until the peer is asked whether it is there, as Go's TCP connections do. The NIC repeats
+// streamIdle is how often a stream looks whether anything has come; if not since the last look, the peer is asked whether it is there, as Go's
+// TCP connections do: after once to twice this time. The NIC repeats
 // the question by the queue pair's retries, some seconds in all, before it gives the connection up.
 const streamIdle = 15 * time.Second
 

@@ -133,7 +133,10 @@ func (s *Stream) begin(c *Conn, private []byte) (err error) {
 	s.timer = time.AfterFunc(s.idle, s.look)
 	s.mu.Unlock()
 	if !s.m.adopt(c, s) {
+		s.mu.Lock()
+		s.closed = true // a look under way is the last
 		s.timer.Stop()
+		s.mu.Unlock()
 		s.stop()
 		return ErrClosed
 	}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"log"
 	"net/netip"
-	"os"
 	"time"
 
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
@@ -68,11 +68,7 @@ func (s *side) next() verbs.WC {
 	return wc[0]
 }
 
-// address is a loopback address that only this process uses: the NICs of others listen on the same port.
-func address(n byte) netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 100 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n&3})
-}
+func address(n byte) netip.Addr { return testnet.Loopback(100, n) }
 
 // post posts one send work request.
 func (s *side) post(wr *verbs.SendWR) { get(s.qp.PostSend(wr)) }

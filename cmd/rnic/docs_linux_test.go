@@ -96,7 +96,11 @@ func TestDocumentedUnit(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := exec.Command("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file).CombinedOutput()
-		if said := strings.Contains(string(out), "my-rdma.service:"); (err != nil || said) == c.fine {
+		said := strings.Contains(string(out), "my-rdma.service:")
+		if err != nil && !said { // an old one without the option, or a container in which it finds nothing
+			t.Skipf("systemd-analyze does not work here: %v\n%s", err, out)
+		}
+		if said == c.fine {
 			t.Errorf("%v\n%s\n%s", err, c.unit, out)
 		}
 	}

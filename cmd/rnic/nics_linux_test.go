@@ -16,6 +16,7 @@ import (
 // Of two processes with NICs one says what it has and then nothing more: both are listed, it with what is known, and the
 // answers of all are waited for at once, not one after the other.
 func TestListWithSilentProcesses(t *testing.T) {
+	started := map[int]bool{}
 	for _, as := range []string{"silent1", "silent2", "honest"} {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), asServer+"="+as)
@@ -31,6 +32,7 @@ func TestListWithSilentProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { in.Close(); cmd.Wait() })
+		started[cmd.Process.Pid] = true
 		if _, err := out.Read(make([]byte, 1)); err != nil { // it listens
 			t.Fatal(err)
 		}
@@ -41,7 +43,7 @@ func TestListWithSilentProcesses(t *testing.T) {
 	}
 	var nics []control.NIC
 	for _, n := range found {
-		if n.Command == asServer { // others may run here as well
+		if started[n.PID] { // others may run here as well
 			nics = append(nics, n)
 		}
 	}

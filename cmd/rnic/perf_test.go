@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rnic/internal/testnet"
 )
 
 // program is a run of rnic.
@@ -71,10 +73,7 @@ func loopback(operation string, options ...string) []string {
 // two are options for two NICs on addresses that only this process uses.
 func two() []string { return []string{"--loopback", "--addr", address(1), "--addr", address(2)} }
 
-func address(n int) string {
-	pid := os.Getpid()
-	return fmt.Sprintf("127.%d.%d.%d", 212+pid>>16&31, pid>>8&255, pid&252|n)
-}
+func address(n int) string { return testnet.Loopback(212, byte(n)).String() }
 
 func TestPerfTable(t *testing.T) {
 	p := run(t, 0, loopback("write-bw", "-n", "50", "-q", "2", "--check")...)

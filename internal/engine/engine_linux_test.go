@@ -19,6 +19,7 @@ import (
 	"rnic/internal/nic"
 	"rnic/internal/ring"
 	"rnic/internal/roce"
+	"rnic/internal/testnet"
 )
 
 // bell is a doorbell source as the log of a program is one: a file that is written to.
@@ -265,11 +266,7 @@ func networkLinks(t *testing.T) (a, b *udp.Link) {
 	return open(1), open(2)
 }
 
-// loopback is an address that only this process uses.
-func loopback(n byte) netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 140 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n})
-}
+func loopback(n byte) netip.Addr { return testnet.Loopback(140, n) }
 
 // Many goroutines ring at once while others poll: no doorbell is lost between whoever drives.
 func TestDoorbellsOfManyGoroutines(t *testing.T) {

@@ -33,8 +33,8 @@ type waiter struct {
 	ev     [8]unix.EpollEvent // what happened does not matter: everything is looked at
 }
 
-func newWaiter(net link.Link) (w *waiter, err error) {
-	w = &waiter{all: -1, quiet: -1, event: -1, inotify: -1, armed: map[Doorbells]bool{}, buf: make([]byte, 64<<10)}
+func newWaiter(net link.Link) (_ *waiter, err error) {
+	w := &waiter{all: -1, quiet: -1, event: -1, inotify: -1, armed: map[Doorbells]bool{}, buf: make([]byte, 64<<10)}
 	defer func() {
 		if err != nil {
 			w.close()
@@ -45,7 +45,7 @@ func newWaiter(net link.Link) (w *waiter, err error) {
 		return nil, err
 	}
 	if w.inotify, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("inotify instance, of which a user has few: sysctl -w fs.inotify.max_user_instances=1024: %w", err)
 	}
 	if w.all, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, err
@@ -62,7 +62,10 @@ func newWaiter(net link.Link) (w *waiter, err error) {
 			return nil, err
 		}
 	}
-	return w, add(w.quiet, w.event)
+	if err = add(w.quiet, w.event); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 func add(epoll, fd int) error {

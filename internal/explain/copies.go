@@ -245,21 +245,22 @@ func (f *flow) isCopy(p *Packet, s *print) bool {
 
 // notCopies says what the copies are.
 func (a *Analyzer) notCopies(f *flow, add adder) {
-	n := f.copiedHere.count
+	at := f.copiedHere
+	n := at.count
 	switch all := n + f.copiedAnswers; {
 	case all > 1 && all*4 >= f.packets*3: // f.packets: without them
-		f.copiedHere.count, n = all, all
-		if f.copiedHere.list == nil {
-			f.copiedHere.list = []int{f.first.n}
+		at.count, n = all, all
+		if at.list == nil {
+			at.list = []int{f.first.n}
 		}
-		add(CodeCopies, Info, &f.copiedHere, plural(n, "packet")+" came twice, byte for byte, nearly all of this direction: the capture has seen them at several places, as interfaces of a bridge, or it was made of several. "+
+		add(CodeCopies, Info, &at, plural(n, "packet")+" came twice, byte for byte, nearly all of this direction: the capture has seen them at several places, as interfaces of a bridge, or it was made of several. "+
 			"Nobody has sent them again: the copies are left out here.", "")
 	case n > 0:
 		why := "with the same IP identification, which a sender counts up"
 		if !f.idents.counting() {
 			why = "faster than anybody waits before sending again"
 		}
-		add(CodeCopies, Info, &f.copiedHere, plural(n, "packet")+" of "+plural(f.packets, "packet")+" came twice, byte for byte and "+why+": the network has made copies (PSN "+psns(f.copiedHere.psns, n)+"). "+
+		add(CodeCopies, Info, &at, plural(n, "packet")+" of "+plural(f.packets, "packet")+" came twice, byte for byte and "+why+": the network has made copies (PSN "+psns(at.psns, n)+"). "+
 			"Nobody has sent them again; receivers take them for duplicates, and they do no harm.", "")
 	}
 }

@@ -87,11 +87,12 @@ type members struct {
 
 // newMembers makes count members on a NIC for what the client's queue pairs send, whose GIDs and numbers are given.
 func newMembers(o *Options, dev *verbs.Device, count int, client []verbs.Endpoint) (m *members, err error) {
-	m = &members{o: o, ctx: dev.Open(), senders: map[uint32]int{}, got: make([]uint64, count), last: make([]int, count), heard: make([]bool, count),
+	ctx := dev.Open()
+	m = &members{o: o, ctx: ctx, senders: map[uint32]int{}, got: make([]uint64, count), last: make([]int, count), heard: make([]bool, count),
 		unheard: count, wc: make([]verbs.WC, 64), swc: make([]verbs.WC, 8)}
 	defer func() {
 		if err != nil {
-			_ = m.ctx.Close()
+			_ = ctx.Close() // m may be nil by now
 		}
 	}()
 	for q, ep := range client {

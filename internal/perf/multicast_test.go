@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rnic/verbs"
 )
 
 var testGroup = netip.MustParseAddr("239.47.91.77")
@@ -132,5 +134,22 @@ func TestMulticastTable(t *testing.T) {
 		"  member 1 of 127.0.0.1 (the sender's NIC): 200 received, 0 lost (0.000%)\n"
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", &b, want)
+	}
+}
+
+// Members that cannot be made, here for want of an IPv6 address, are an error, and leave nothing on the NIC.
+func TestMulticastMembersFail(t *testing.T) {
+	dev, err := verbs.NewDevice(verbs.DeviceConfig{Addrs: loopback()[:1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	o := group(t, false, nil)
+	o.IPv6 = true
+	if m, err := newMembers(o, dev, 2, nil); m != nil || err == nil || !strings.Contains(err.Error(), "no IPv6 address") {
+		t.Errorf("%v, %v", m, err)
+	}
+	if n := len(dev.Unwrap().Resources().Contexts); n != 0 {
+		t.Errorf("%d contexts are left", n)
 	}
 }

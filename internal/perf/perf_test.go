@@ -7,11 +7,11 @@ import (
 	"errors"
 	"math"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"rnic/internal/testnet"
 	"rnic/verbs"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,11 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // loopback are two addresses that only this process uses.
 func loopback() []netip.Addr {
-	pid := os.Getpid()
-	addr := func(n byte) netip.Addr {
-		return netip.AddrFrom4([4]byte{127, 180 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n})
-	}
-	return []netip.Addr{addr(1), addr(2)}
+	return []netip.Addr{testnet.Loopback(180, 1), testnet.Loopback(180, 2)}
 }
 
 var kinds = []Kind{{"write", false}, {"read", false}, {"send", false}, {"atomic", false},

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,21 +25,32 @@ const Patience = 90 * time.Second
 
 var hosts atomic.Uint32
 
-// NIC makes a NIC at a loopback address that only it has: the NICs of other processes listen on the same port.
+// NIC makes a NIC at a loopback address that only it has: the NICs of other processes listen on the same port. One in 8192 of them may try the same
+// addresses first.
 func NIC(t *testing.T, change func(*device.Config)) *verbs.Device {
 	t.Helper()
+	for tries := 1; ; tries++ {
+		d, err := device.New(config(change))
+		if errors.Is(err, syscall.EADDRINUSE) && tries < 256 {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		return verbs.Wrap(d)
+	}
+}
+
+// config is the configuration of another NIC.
+func config(change func(*device.Config)) device.Config {
 	n, pid := hosts.Add(1), os.Getpid()
 	cfg := device.Config{Name: fmt.Sprintf("nic%d", n), Limits: nic.DefaultLimits(),
-		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 100 + byte(pid>>16&7)<<4 | byte(n>>8)&15, byte(pid), byte(n)})}}
+		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{127, 28 + byte(pid>>8&31), byte(pid), byte(n)})}}
 	if change != nil {
 		change(&cfg)
 	}
-	d, err := device.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() })
-	return verbs.Wrap(d)
+	return cfg
 }
 
 // Address is the address of a NIC.

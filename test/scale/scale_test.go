@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rnic/internal/device"
+	"rnic/internal/testnet"
 	"rnic/verbs"
 )
 
@@ -64,11 +65,7 @@ type side struct {
 	wc   []verbs.WC
 }
 
-// loopback is an address that only this process uses: the NICs of others listen on the same port.
-func loopback(n byte) netip.Addr {
-	pid := os.Getpid()
-	return netip.AddrFrom4([4]byte{127, 180 + byte(pid>>16&31), byte(pid >> 8), byte(pid)&^3 | n&3})
-}
+func loopback(n byte) netip.Addr { return testnet.Loopback(180, n) }
 
 func newSide(t *testing.T, addr netip.Addr, qps, slots int) *side {
 	t.Helper()

@@ -48,7 +48,7 @@ func TestRunOfThePeerIsKilled(t *testing.T) {
 	installed(t, "ib_write_bw")
 	script := fmt.Sprintf(`%[1]s run --addr 127.0.0.1 -- ib_write_bw -F -D 20 >/dev/null 2>&1 & s=$!
 until grep -qi ':4853 00000000.*:0000 0A' /proc/net/tcp /proc/net/tcp6; do kill -0 $s || exit 1; sleep 0.05; done
-(sleep 1.5; kill -9 $s) &
+(n=0; until [ $(grep '^Udp: [0-9]' /proc/net/snmp | cut -d' ' -f2) -gt 1000 ] || [ $n -gt 1500 ]; do n=$((n+1)); sleep 0.02; done; kill -9 $s) & # packets flow
 %[1]s run --addr 127.0.0.2 -- ib_write_bw -F -D 20 127.0.0.1
 echo "exit code $?"`, rnic(t))
 	out, code := command(t, ordinary, "sh", "-c", script)
@@ -114,9 +114,9 @@ func nothingLeftBehind(t *testing.T, script string) (out string) {
 func TestManyProgramsInARow(t *testing.T) {
 	inside := `count() { for p in /proc/[0-9]*; do case "$(readlink $p/exe)" in */rnic) ls $p/fd | wc -l;; esac; done | sort -n | tr "\n" " "; find /dev/shm | wc -l; }
 many() { i=0; while [ $i -lt $1 ]; do LIFE simple >/dev/null || exit 1; i=$((i+1)); done; }
-many 5; sleep 0.2; before=$(count)
+many 5; sleep 1; before=$(count)
 many PROGRAMS
-n=0; while after=$(count); [ "$before" != "$after" ] && [ $n -lt 20 ]; do n=$((n+1)); sleep 0.1; done
+n=0; while after=$(count); [ "$before" != "$after" ] && [ $n -lt 200 ]; do n=$((n+1)); sleep 0.1; done
 echo "descriptors and files: $before, then $after"
 [ "$before" = "$after" ]`
 	inside = strings.NewReplacer("LIFE", life(t), "PROGRAMS", fmt.Sprint(programs(t))).Replace(inside)
@@ -139,17 +139,17 @@ for victim in life rnic rnic-supervisor; do
 	wait $run && exit 1
 	rm $TMPDIR/out $TMPDIR/err
 	n=0 # the port is free when the last has gone
-	while cat /proc/[0-9]*/comm | grep -q ^rnic; do n=$((n+1)); sleep 0.05; [ $n -lt 20 ] || exit 8; done
+	while cat /proc/[0-9]*/comm | grep -q ^rnic; do n=$((n+1)); sleep 0.05; [ $n -lt 400 ] || exit 8; done
 done`
 	script = strings.NewReplacer("LIFE", life(t), "RNIC", rnic(t), "ROUNDS", fmt.Sprint(max(3, programs(t)/10))).Replace(script)
 	nothingLeftBehind(t, script)
 }
 
-// What a killed program had is gone within a second, in the middle of transfers: a context's end stands in the trace. So it is where its memory
+// What a killed program had is gone soon, long before the run ends, in the middle of transfers: a context's end stands in the trace. So it is where its memory
 // is on demand, and the pages that the transfers need are not there.
 func TestKilledProgramIsCleanedUp(t *testing.T) {
 	dir := t.TempDir()
-	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+	for d := dir; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
 		if err := os.Chmod(d, 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -159,11 +159,11 @@ func TestKilledProgramIsCleanedUp(t *testing.T) {
 		script := fmt.Sprintf(`%s %s >%s & p=$!
 until grep -q ready %s; do kill -0 $p || exit 1; sleep 0.02; done
 sleep 0.2; kill -9 $p; n=0
-until [ "$(grep -c 'close with [1-9]' %s)" = 2 ] || [ $n = 20 ]; do n=$((n+1)); sleep 0.05; done
+until [ "$(grep -c 'close with [1-9]' %s)" = 2 ] || [ $n = 400 ]; do n=$((n+1)); sleep 0.05; done
 echo "cleaned up after $n"`, life(t), what, said, said, trace)
 		out, code := run(t, "--trace", trace, "--", "sh", "-c", script)
-		if m := regexp.MustCompile(`cleaned up after (\d+)\n`).FindStringSubmatch(out); code != 0 || m == nil || m[1] == "20" {
-			t.Errorf("%s: exit code %d; two contexts of a killed program should be gone within a second\n%s", what, code, out)
+		if m := regexp.MustCompile(`cleaned up after (\d+)\n`).FindStringSubmatch(out); code != 0 || m == nil || m[1] == "400" {
+			t.Errorf("%s: exit code %d; two contexts of a killed program should be gone soon\n%s", what, code, out)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func once(t *testing.T, who user, argv ...string) (out string, code int) {
 		attr.Cloneflags |= unix.CLONE_NEWUSER
 		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	} else if err := os.Chmod(filepath.Dir(self), 0o755); err != nil {
+	} else if err := letIn(filepath.Dir(self)); err != nil {
 		t.Fatal(err)
 	} else if who == fakeRoot {
 		cmd.Args = slices.Insert(cmd.Args, 1, "unshare", "--map-root-user")
@@ -184,4 +184,13 @@ func once(t *testing.T, who user, argv ...string) (out string, code int) {
 		t.Skipf("the namespaces of this test cannot be made here: %s", b.String())
 	}
 	return b.String(), cmd.ProcessState.ExitCode()
+}
+
+// letIn lets everybody into a directory. Other rights stay: it may be /tmp.
+func letIn(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil || info.Mode()&0o005 == 0o005 {
+		return err
+	}
+	return os.Chmod(dir, info.Mode()|0o055)
 }

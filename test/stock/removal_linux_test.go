@@ -55,7 +55,7 @@ cat $said`)
 		out, code := terminals(t, removalScript+`
 $RNIC run -- sleep 100 & a=$!
 joinable
-$RNIC run -- sh -c '`+program+`; echo "status $?"; gone() { `+`n=0; until [ -z "$(ls /sys/class/infiniband)" ] || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; ls /sys/class/infiniband; }; gone' >$said 2>&1 & b=$!
+$RNIC run -- sh -c '`+program+`; echo "status $?"; gone() { n=0; until [ -z "$(ls /sys/class/infiniband)" ] || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done; ls /sys/class/infiniband; }; gone' >$said 2>&1 & b=$!
 ready
 $RNIC run -- rdma link delete rxe0 || die "not deleted: $?"
 wait $b

@@ -52,14 +52,14 @@ func TestOneIPVersionOnly(t *testing.T) {
 echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6 || exit 77
 add eth0 10.9.0.1/24
 $RNIC run -- sh -ec 'ibv_devinfo -v | grep GID; `+serverAndClient("ibv_rc_pingpong -g 0 -n 50", "127.0.0.1")+`'
-$RNIC run -- sh -ec 'rping -s -C 3 & s=$!; sleep 1; rping -c -a 10.9.0.1 -C 3; wait $s'`)
+$RNIC run -- sh -ec '`+rpings("", "-C 3", "-a 10.9.0.1 -C 3")+`'`)
 	if gids := regexp.MustCompile(`GID\[.*`).FindAllString(out, -1); len(gids) != 2 || strings.Count(out, "::ffff:") < 2 {
 		t.Errorf("GIDs %v", gids)
 	}
 	out = network(t, interfaceWords+`
 add eth0 fd00:9::1/64; ip addr del 127.0.0.1/8 dev lo; ip -6 addr del $(ip -6 -o addr show dev eth0 scope link | grep -o 'fe80[^ ]*') dev eth0 2>/dev/null || :
 $RNIC run -- sh -ec 'ibv_devinfo -v | grep GID; `+serverAndClient("ibv_rc_pingpong -g 0 -n 50", "::1")+`'
-$RNIC run -- sh -ec 'rping -s -a ::1 -C 3 & s=$!; sleep 1; rping -c -a ::1 -C 3; wait $s'`)
+$RNIC run -- sh -ec '`+rpings("", "-a ::1 -C 3", "-a ::1 -C 3")+`'`)
 	if strings.Contains(out, "::ffff:") || !strings.Contains(out, "fd00:9::1") {
 		t.Errorf("without IPv4:\n%s", out)
 	}
@@ -67,9 +67,16 @@ $RNIC run -- sh -ec 'rping -s -a ::1 -C 3 & s=$!; sleep 1; rping -c -a ::1 -C 3;
 
 // serverAndClient is shell for both sides of a program, of which the client is told where.
 func serverAndClient(program, at string) string {
-	return fmt.Sprintf(`%[1]s & s=$!; n=0
-until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.02; done
-%[1]s %[2]s; wait $s`, program, at)
+	return fmt.Sprintf(`%[1]s & s=$!; %[3]s
+%[1]s %[2]s; wait $s`, program, at, pingpongListens)
+}
+
+// pingpongListens waits until the server of a pingpong does, at TCP port 18515.
+const pingpongListens = `n=0; until grep -qi ":4853 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6 || [ $n -gt 1500 ]; do n=$((n+1)); sleep 0.02; done`
+
+// rpings is shell for both sides of rping, each begun with run, of which the client is refused until the server listens.
+func rpings(run, server, client string) string {
+	return fmt.Sprintf(`%[1]s rping -s %[2]s & s=$!; n=0; until %[1]s rping -c %[3]s; do n=$((n+1)); [ $n -lt 50 ] || exit 1; sleep 0.2; done; wait $s`, run, server, client)
 }
 
 // Every GID that is listed can be used, by its index. Where two do not go together the queue pair is refused, and the reason names them.
@@ -88,7 +95,7 @@ func TestEveryListedGIDCanBeUsed(t *testing.T) {
 	network(t, script)
 
 	out = network(t, `
-$RNIC run -v -- sh -c 'ibv_rc_pingpong -g 0 & sleep 1; ibv_rc_pingpong -g 1 127.0.0.1; wait' || :`)
+$RNIC run -v -- sh -c 'ibv_rc_pingpong -g 0 & `+pingpongListens+`; ibv_rc_pingpong -g 1 127.0.0.1; wait' || :`)
 	if !regexp.MustCompile(`MODIFY_QP\(.*INIT->RTR.*dgid=::1, sgid_index=0 \(::ffff:127.0.0.1\).*= -EINVAL \(.*different IP versions`).MatchString(out) {
 		t.Errorf("a refused RTR:\n%s", out)
 	}
@@ -112,10 +119,10 @@ func TestIncastWithLoss(t *testing.T) {
 	installed(t, "ib_write_bw")
 	out := network(t, `
 up() { n=0; until grep -qi ":$(printf %04X $1) 00000000.*:0000 0A" /proc/net/tcp /proc/net/tcp6; do n=$((n+1)); [ $n -lt 1500 ] || exit 1; sleep 0.02; done; }
-$RNIC run --addr 127.0.0.1 --fault both:drop=1%,seed=1 -- sh -ec 'ib_write_bw -F -D 5 -p 18601 & a=$!; ib_write_bw -F -D 5 -p 18602 & b=$!; wait $a; wait $b' & s=$!
+$RNIC run --addr 127.0.0.1 --fault both:drop=1%,seed=1 -- sh -ec 'ib_write_bw -F -u 16 -D 5 -p 18601 & a=$!; ib_write_bw -F -u 16 -D 5 -p 18602 & b=$!; wait $a; wait $b' & s=$!
 up 18601; up 18602
-$RNIC run --addr 127.0.0.2 --fault both:drop=1%,seed=2 -- ib_write_bw -F -D 5 -p 18601 127.0.0.1 & a=$!
-$RNIC run --addr 127.0.0.3 --fault both:drop=1%,seed=3 -- ib_write_bw -F -D 5 -p 18602 127.0.0.1 & b=$!
+$RNIC run --addr 127.0.0.2 --fault both:drop=1%,seed=2 -- ib_write_bw -F -u 16 -D 5 -p 18601 127.0.0.1 & a=$!
+$RNIC run --addr 127.0.0.3 --fault both:drop=1%,seed=3 -- ib_write_bw -F -u 16 -D 5 -p 18602 127.0.0.1 & b=$!
 wait $a; wait $b; wait $s; echo all ended`)
 	if n := len(regexp.MustCompile(`(?m)^ 65536 +[1-9]`).FindAllString(out, -1)); n != 4 || !strings.Contains(out, "all ended") {
 		t.Errorf("%d of 4 results\n%s", n, out)
@@ -207,10 +214,8 @@ func TestPingsOverOwnAddresses(t *testing.T) {
 	t.Parallel()
 	installed(t, "rping")
 	for _, at := range []string{"127.0.0.1", "::1", "10.9.0.1"} {
-		network(t, interfaceWords+strings.ReplaceAll(`add eth0 10.9.0.1/24
-$RNIC run -- sh -ec 'rping -s -a ADDR -C 100 -V & s=$!; sleep 0.5; rping -c -a ADDR -C 100 -V; wait $s'
-$RNIC run -- rping -s -a ADDR -C 100 -V & s=$!; sleep 1
-$RNIC run -- rping -c -a ADDR -C 100 -V; wait $s`, "ADDR", at))
+		options := "-a " + at + " -C 100 -V"
+		network(t, interfaceWords+"add eth0 10.9.0.1/24\n$RNIC run -- sh -ec '"+rpings("", options, options)+"'\n"+rpings("$RNIC run --", options, options))
 	}
 }
 
