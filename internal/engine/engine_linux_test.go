@@ -322,7 +322,7 @@ func TestCallerDrivesTheUnit(t *testing.T) {
 			r.u.Progress(1)
 		}
 	}
-	if _, _, after := r.u.Counters(); after-before < 200 {
+	if _, _, after := r.u.Counters(); after-before < 150 { // its own thread may come first now and then
 		t.Errorf("callers drove the unit %d times in 200 posts", after-before)
 	}
 }

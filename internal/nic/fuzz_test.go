@@ -155,7 +155,7 @@ func TestRandomPacketsAreHarmless(t *testing.T) {
 
 func requestsAreHarmless(t fatalTB, data []byte) {
 	// The bytes may ask for a gigabyte, of packets of 256 bytes, which would take most of the fuzzer's time.
-	small := Config{Limits: Limits{MaxMsgSize: 1 << 16}}
+	small := Config{Limits: Limits{MaxMsgSize: 1 << 12}}
 	w := newWire(t, small, small)
 	w.quiet = true
 	typ := RC
