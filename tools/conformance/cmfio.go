@@ -39,10 +39,10 @@ func fioCases() (cases []testCase) {
 // noRNRRetries is the limit of fio, which each case may meet whose server is behind its client: a block, or the word that it was the last,
 // for which no receive has been posted yet.
 func noRNRRetries() *limit {
-	const common = " --thread --ioengine=rdma --port=551$i --bs=4k --size=8m --verify=crc32c --verify_state_save=0 --iodepth=1"
+	const common = " --thread --ioengine=rdma --port=551$i --bs=4k --size=16m --verify=crc32c --verify_state_save=0 --iodepth=1"
 	return &limit{says: `RNR retry counter exceeded`, kernel: true,
 		// The client waits for ever afterwards.
-		script: "for i in 1 2 3; do timeout -s KILL 16 fio --name=server" + common + " --rw=read --verb=recv & s=$!; sleep 2; timeout -s KILL 12 fio --name=client" + common +
+		script: "for i in 1 2 3 4 5 6; do timeout -s KILL 16 fio --name=server" + common + " --rw=read --verb=recv & s=$!; sleep 2; timeout -s KILL 12 fio --name=client" + common +
 			" --do_verify=0 --rw=write --verb=send --hostname=" + guest.GuestAddress + "; c=$?; kill -9 $s; [ $c = 0 ] || break; done; echo client status $c; exit $c",
 		reason: "fio connects with rnr_retry_count 0, so the first message for which the server has not posted a receive ends the connection (InfiniBand vol. 1, 9.7.5.2.8); " +
 			"its source (engines/rdma.c) says that the receiving side should have the greater iodepth"}
