@@ -111,7 +111,8 @@ func killedCases() (cases []testCase) {
 	// Nobody is left to say goodbye: the client's requests are repeated in vain (InfiniBand vol. 1, 9.9.2.4.2).
 	add("run_of_ib_write_bw_server", twoNICs, "ib_write_bw -R -F -D 60", "ib_write_bw -R -F -D 60 "+addrHere, "", `Failed status 12`,
 		func(server, _ *process) error { return killAll(server) }, ofClient).timeout = time.Minute
-	add("run_of_rstream_server", twoNICs, "rstream -S 65536 -C 1000000", "rstream -S 65536 -C 1000000 -s "+addrHere, "", ``,
+	// A side that waits for the other's credits has no request under way, and learns nothing on any NIC, but by its keepalive.
+	add("run_of_rstream_server", twoNICs, "rstream -k 1 -S 65536 -C 1000000", "rstream -k 1 -S 65536 -C 1000000 -s "+addrHere, "", ``,
 		func(server, _ *process) error { return killAll(server) }, ofClient).timeout = time.Minute
 	front := testCase{id: "cm/killed/rnic_run", server: []string{"rping", "ib_write_bw -R", "ib_send_bw -R -e: rnic run killed, 20 times"}, timeout: 2 * time.Minute,
 		needs: []need{installed("rping"), installed("ib_write_bw")}}
