@@ -38,6 +38,7 @@ type Conn struct {
 	timewait timer
 	wait     int64 // how long the queue pair stays in timewait, nanoseconds
 	memory   int64 // how long a request that came to nothing is remembered, nanoseconds
+	granted  int64 // how long the peer has been told to wait (MRA), nanoseconds
 	timeout  int64 // until the peer answers, nanoseconds
 	retries  int
 	mras     int // MRAs that the peer may still send
@@ -197,7 +198,7 @@ func (k *Conn) lapse() {
 	}
 	k.lapsed = true
 	k.cm.lapsed++
-	k.stay(k.memory)
+	k.stay(k.memory + k.granted)
 }
 
 func (k *Conn) leaveTimewait() {

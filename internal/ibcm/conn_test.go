@@ -416,3 +416,17 @@ func TestClose(t *testing.T) {
 		n.empty()
 	}
 }
+
+// Who has told the peer to wait (MRA) and then refuses remembers that for as long: the peer asks again only then, if the REJ is lost (12.9.8.1).
+func TestRefusedAfterAnMRA(t *testing.T) {
+	n, _, b := asked(t)
+	n.hosts[1].heard()
+	const code = 23 // 34 seconds
+	must(t, b.MoreTime(n.now, code, nil))
+	n.pass(millisecond)
+	n.drop(kindREJ, 1)
+	must(t, b.Reject(n.now, RejConsumer, nil, nil))
+	n.pass(60 * second)
+	n.hosts[1].wants(t) // not asked a second time
+	n.hosts[0].wants(t, EventMoreTime, EventRejected)
+}

@@ -28,10 +28,14 @@ func (k *Conn) disconnect(private []byte) {
 	d, m := k.message(kindDREQ, c.random())
 	put24(m.body()[8:], k.peer.QPN)
 	copy(m.body()[dreqPrivateAt:dreqPrivateAt+DreqPrivate], private)
+	time := k.wait
+	if k.state == RepSent { // a peer that has heard of nothing yet will ask again, and is to have the same answer
+		time = max(time, k.memory+k.granted)
+	}
 	k.state = DreqSent
 	k.out.start(c, d, kindDREQ, min(k.timeout, maxDreqWait), min(k.retries, maxDreqRetries), func() {
 		k.end(Event{Type: EventDisconnected, Err: true})
-		k.enterTimewait()
+		k.stay(time)
 	})
 }
 

@@ -135,7 +135,7 @@ func (k *Conn) again(m mad) {
 		k.out.again(c)
 	case DreqSent, Timewait:
 		if k.lapsed { // the peer has not heard yet, and will ask again
-			c.set(&k.timewait, c.now+k.memory)
+			c.set(&k.timewait, c.now+k.memory+k.granted)
 		}
 		if k.asREJ != nil {
 			k.repeat(k.asREJ)
@@ -264,6 +264,8 @@ func (k *Conn) MoreTime(now int64, timeout uint8, private []byte) error {
 	d, m := k.message(kindMRA, k.tid)
 	m.encodeMRA(a, timeout, private)
 	k.asMRA = copyOf(d)
+	// The peer repeats its message only when that is over: so long an answer that was lost must be remembered.
+	k.granted = max(k.granted, duration(min(timeout, maxMRACode)))
 	return nil
 }
 
