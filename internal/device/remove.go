@@ -15,10 +15,7 @@ func (d *Device) Remove() {
 	d.callHooks()
 	d.engine.Drain() // a connection manager's last word, for instance, has left
 	d.mu.Lock()
-	var open []*Context
-	for c := range d.contexts {
-		open = append(open, c)
-	}
+	open := d.openContexts()
 	d.mu.Unlock()
 	for _, c := range open {
 		c.Close()
