@@ -3,50 +3,11 @@
  * "ready" when a connection stands at the address, and a listener at the other; then the events of all, until the address is gone for both ends of
  * the connection; then it ends everything, and connects over the other.
  */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <rdma/rdma_cma.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-#define CHECK(c) do { if (!(c)) fail(#c); } while (0)
-
-static struct rdma_event_channel *channel;
-
-/* The next event, which must be of this type; its id. */
-static struct rdma_cm_id *next(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *e;
-	CHECK(!rdma_get_cm_event(channel, &e));
-	if (e->event != type) {
-		fprintf(stderr, "%s, status %d, in place of %s\n", rdma_event_str(e->event), e->status, rdma_event_str(type));
-		exit(1);
-	}
-	struct rdma_cm_id *id = e->id;
-	CHECK(!rdma_ack_cm_event(e));
-	return id;
-}
+#include "cmids.h"
 
 struct end {
 	struct rdma_cm_id *listener, *client, *server;
 };
-
-static void listen_at(struct end *e, struct sockaddr_in *addr)
-{
-	CHECK(!rdma_create_id(channel, &e->listener, "listener", RDMA_PS_TCP));
-	CHECK(!rdma_bind_addr(e->listener, (struct sockaddr *)addr));
-	CHECK(!rdma_listen(e->listener, 4));
-	addr->sin_port = rdma_get_src_port(e->listener);
-}
 
 static void connect_to(struct end *e, struct sockaddr_in *addr)
 {
@@ -85,8 +46,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 3 && inet_aton(argv[1], &going.sin_addr) && inet_aton(argv[2], &staying.sin_addr));
 	CHECK(channel = rdma_create_event_channel());
 	struct end a = {}, b = {};
-	listen_at(&a, &going);
-	listen_at(&b, &staying);
+	a.listener = listen_at(&going, "listener");
+	b.listener = listen_at(&staying, "listener");
 	connect_to(&a, &going);
 	printf("ready\n");
 	for (int n = 0; n < 3; n++) {

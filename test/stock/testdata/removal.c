@@ -2,48 +2,9 @@
  * What befalls a program whose device is taken away (librdmacm, libibverbs): a connection to itself at 127.0.0.1, its listener, a bare listener of all addresses, and
  * an open device beside them. It prints "ready", and what happens then.
  */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <poll.h>
-#include <rdma/rdma_cma.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "cmids.h"
 
-static void fail(const char *what)
-{
-	fprintf(stderr, "%s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
-#define CHECK(c) do { if (!(c)) fail(#c); } while (0)
 #define SHOW(what, c) printf(what ": %s\n", (c) ? strerror(errno) : "ok")
-
-static struct rdma_event_channel *channel;
-
-static struct rdma_cm_id *next(enum rdma_cm_event_type type)
-{
-	struct rdma_cm_event *e;
-	CHECK(!rdma_get_cm_event(channel, &e));
-	if (e->event != type) {
-		fprintf(stderr, "%s, status %d, in place of %s\n", rdma_event_str(e->event), e->status, rdma_event_str(type));
-		exit(1);
-	}
-	struct rdma_cm_id *id = e->id;
-	CHECK(!rdma_ack_cm_event(e));
-	return id;
-}
-
-static struct rdma_cm_id *listen_at(struct sockaddr_in *addr, char *name)
-{
-	struct rdma_cm_id *id;
-	CHECK(!rdma_create_id(channel, &id, name, RDMA_PS_TCP));
-	CHECK(!rdma_bind_addr(id, (struct sockaddr *)addr));
-	CHECK(!rdma_listen(id, 4));
-	addr->sin_port = rdma_get_src_port(id);
-	return id;
-}
 
 /* All asynchronous events of a device, until there are no more ever. */
 static void async_events(const char *whose, struct ibv_context *ctx)
